@@ -1,0 +1,173 @@
+"""The callback handlers: one captures and triggers, the other guards and may veto.
+
+Both run inline: a handler that hops to a thread loses the order of calls and the running loop, and
+an asynchronous one cannot veto a synchronous graph (facts/langgraph.md §3).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+
+from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace
+from langgraph_shadow.errors import PrefixMutationError
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+    from langchain_core.outputs import LLMResult
+
+    from langgraph_shadow.adapters.sight import Sight
+
+log = logging.getLogger("langgraph_shadow")
+
+P = ParamSpec("P")
+
+
+def harmless(method: Callable[P, None]) -> Callable[P, None]:
+    """Keep every exception of ours out of the graph; a guard's veto passes."""
+
+    @functools.wraps(method)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(*args, **kwargs)
+        except PrefixMutationError:
+            raise
+        except Exception as error:
+            log.warning("langgraph-shadow ignored an error of its own: %r", error, exc_info=True)
+
+    return wrapper
+
+
+class GuardHandler(BaseCallbackHandler):
+    """Compares each prompt with the one before it, and may veto the request.
+
+    Kept apart from `ShadowCallbackHandler`, because `raise_error` applies to a whole handler.
+    """
+
+    run_inline = True
+
+    def __init__(self, sight: Sight, *, veto: bool) -> None:
+        """Guard what `sight` sees; with `veto` a break stops the request."""
+        self._sight = sight
+        self.raise_error = veto
+
+    @harmless
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check the prompt before it is sent.
+
+        Raises:
+            PrefixMutationError: The prompt breaks the prefix and the guard rejects breaks.
+        """
+        self._sight.guard(serialized, messages, run_id, parent_run_id, metadata or {}, kwargs)
+
+
+class ShadowCallbackHandler(BaseCallbackHandler):
+    """Captures trunks and sees when the orchestrator's tokens, answers and runs come and end."""
+
+    run_inline = True
+    raise_error = False
+
+    def __init__(self, sight: Sight, runs: Runs) -> None:
+        """Report to `sight`; keep `runs` up to date."""
+        self._sight = sight
+        self._runs = runs
+
+    @harmless
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A model call is about to be sent."""
+        self._sight.started(serialized, messages, run_id, parent_run_id, metadata or {}, kwargs)
+
+    @harmless
+    def on_llm_new_token(
+        self, token: str | list[str | dict[str, Any]], *, run_id: UUID, **kwargs: Any
+    ) -> None:
+        """A model call streamed a token."""
+        self._sight.runner.model_token(run_id)
+
+    @harmless
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        """A model call ended."""
+        generation = next((g for group in response.generations for g in group), None)
+        self._sight.ended(run_id, getattr(generation, "message", None))
+
+    @harmless
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """A model call failed."""
+        self._sight.ended(run_id, None)
+
+    @harmless
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any],
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A graph, node or runnable began."""
+        self._runs.started(run_id, parent_run_id)
+
+    @harmless
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """A graph, node or runnable ended."""
+        self._chain_over(run_id)
+
+    @harmless
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """A graph, node or runnable failed or was cancelled."""
+        self._chain_over(run_id)
+
+    @harmless
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any],
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A tool began."""
+        namespace = checkpoint_namespace(metadata or {})
+        self._runs.started(run_id, parent_run_id, tool_namespace=namespace)
+
+    @harmless
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """A tool ended."""
+        self._runs.ended(run_id)
+
+    @harmless
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """A tool failed."""
+        self._runs.ended(run_id)
+
+    def _chain_over(self, run_id: UUID) -> None:
+        if self._runs.ended(run_id):
+            self._sight.runner.run_over(run_id)

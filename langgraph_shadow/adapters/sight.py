@@ -1,0 +1,213 @@
+"""From what LangChain's callbacks show to trunks, calls and guard findings."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace, graph_namespace
+from langgraph_shadow.delivery.events import ShadowEvent
+from langgraph_shadow.delivery.ledger import GuardRow, Ledger
+from langgraph_shadow.delivery.post import Post
+from langgraph_shadow.delivery.sinks import StreamTarget
+from langgraph_shadow.errors import AlignmentError, PrefixMutationError
+from langgraph_shadow.guard.guard import Guard
+from langgraph_shadow.guard.report import Report
+from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.runner.intake import Call
+from langgraph_shadow.runner.once import Once
+from langgraph_shadow.runner.runner import Runner
+from langgraph_shadow.trunk.capture import Capture
+from langgraph_shadow.trunk.model import Trunk, TrunkKey
+from langgraph_shadow.trunk.wire import WireRequest, wire_messages, wire_request
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage, ToolMessage
+    from langchain_openai.chat_models.base import BaseChatOpenAI
+
+log = logging.getLogger("langgraph_shadow")
+
+_REMEMBERED_CALLS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    trunk: Trunk
+    request: WireRequest
+
+
+class Sight:
+    """What both handlers see of a model call; it is put in wire form once."""
+
+    def __init__(
+        self,
+        llm: BaseChatOpenAI,
+        *,
+        runs: Runs,
+        capture: Capture,
+        guard: Guard,
+        runner: Runner,
+        ledger: Ledger,
+        post: Post,
+        once: Once,
+    ) -> None:
+        """Wire the pieces together; `llm`'s serialiser puts messages in wire form."""
+        self.runner = runner
+        self._llm = llm
+        self._runs = runs
+        self._capture = capture
+        self._guard = guard
+        self._ledger = ledger
+        self._post = post
+        self._once = once
+        self._seen: OrderedDict[UUID, _Seen | None] = OrderedDict()
+        self._guarded: OrderedDict[UUID, None] = OrderedDict()
+        self._started: OrderedDict[UUID, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def guard(
+        self,
+        serialized: Mapping[str, Any] | None,
+        messages: Sequence[Sequence[BaseMessage]],
+        run_id: UUID,
+        parent: UUID | None,
+        metadata: Mapping[str, Any],
+        extra: Mapping[str, Any],
+    ) -> None:
+        """Compare a call's trunk with the one before it.
+
+        Raises:
+            PrefixMutationError: The guard rejects this break.
+        """
+        seen = self._see(messages, run_id, parent, metadata, extra)
+        if seen is None or not self._first_time(self._guarded, run_id):
+            return
+        try:
+            report = self._guard.check(seen.trunk)
+        except PrefixMutationError as error:
+            self._report(error.report)
+            raise
+        if report is not None:
+            self._report(report)
+
+    def started(
+        self,
+        serialized: Mapping[str, Any] | None,
+        messages: Sequence[Sequence[BaseMessage]],
+        run_id: UUID,
+        parent: UUID | None,
+        metadata: Mapping[str, Any],
+        extra: Mapping[str, Any],
+    ) -> None:
+        """Tell the runner of a call, once even when several front doors show it."""
+        seen = self._see(messages, run_id, parent, metadata, extra)
+        if seen is None or not self._first_time(self._started, run_id):
+            return
+        call = Call(
+            run_id=run_id,
+            trunk=seen.trunk,
+            origin=_origin(serialized),
+            affinity=Affinity.of(seen.request.headers, seen.request.routing),
+            root=self._runs.root(parent),
+            step=metadata.get("langgraph_step"),
+            target=StreamTarget.capture(),
+            streams=seen.request.stream,
+        )
+        self.runner.model_started(call, [m.id for m in messages[0]])
+
+    def ended(self, run_id: UUID, message: BaseMessage | None) -> None:
+        """A call ended, with its answer or (None) with an error."""
+        with self._lock:
+            self._seen.pop(run_id, None)
+        self.runner.model_ended(run_id, message)
+
+    def tools_finished(
+        self,
+        thread: str,
+        namespace: str,
+        messages: Sequence[ToolMessage],
+        *,
+        assistant: BaseMessage | None = None,
+    ) -> bool:
+        """Tool results came in; False when no model call of this history was ever seen."""
+        wire = wire_messages(self._llm, messages)
+        results = {m.tool_call_id: w for m, w in zip(messages, wire, strict=True)}
+        return self.runner.tools_finished(thread, namespace, results, assistant=assistant)
+
+    def _see(
+        self,
+        messages: Sequence[Sequence[BaseMessage]],
+        run_id: UUID,
+        parent: UUID | None,
+        metadata: Mapping[str, Any],
+        extra: Mapping[str, Any],
+    ) -> _Seen | None:
+        with self._lock:
+            if run_id in self._seen:
+                return self._seen[run_id]
+        seen = self._capture_call(messages, run_id, parent, metadata, extra)
+        with self._lock:
+            self._seen[run_id] = seen
+            while len(self._seen) > _REMEMBERED_CALLS:
+                self._seen.popitem(last=False)
+        return seen
+
+    def _capture_call(
+        self,
+        messages: Sequence[Sequence[BaseMessage]],
+        run_id: UUID,
+        parent: UUID | None,
+        metadata: Mapping[str, Any],
+        extra: Mapping[str, Any],
+    ) -> _Seen | None:
+        namespace = checkpoint_namespace(metadata)
+        internal = metadata.get("lc_source") or self._runs.inside_tool(parent, namespace)
+        if internal or not messages or not messages[0]:
+            return None
+        request = wire_request(extra.get("invocation_params") or {})
+        thread = metadata.get("thread_id") or self._runs.root(parent) or parent or run_id
+        key = TrunkKey(
+            thread=str(thread),
+            namespace=graph_namespace(namespace),
+            node=str(metadata.get("langgraph_node") or ""),
+        )
+        try:
+            return _Seen(self._capture.trunk(self._llm, messages[0], request, key), request)
+        except AlignmentError as error:
+            self._once.warn(log, "no-wire", "no trunk could be captured: %s", error.reason)
+            return None
+
+    def _first_time(self, known: OrderedDict[UUID, None], run_id: UUID) -> bool:
+        with self._lock:
+            if run_id in known:
+                return False
+            known[run_id] = None
+            while len(known) > _REMEMBERED_CALLS:
+                known.popitem(last=False)
+        return True
+
+    def _report(self, report: Report) -> None:
+        key = report.key
+        self._ledger.add_guard(
+            GuardRow(
+                thread=key.thread, kind=report.kind, path=report.path, message=report.message()
+            )
+        )
+        event = ShadowEvent(
+            type="shadow.guard",
+            reason=report.message(),
+            thread=key.thread,
+            namespace=key.namespace,
+            node=key.node,
+        )
+        self._post.deliver(event, StreamTarget.capture())
+
+
+def _origin(serialized: Mapping[str, Any] | None) -> str:
+    kwargs = (serialized or {}).get("kwargs") or {}
+    return str(kwargs.get("openai_api_base") or kwargs.get("base_url") or "").rstrip("/")

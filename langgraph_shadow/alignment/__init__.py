@@ -1,0 +1,1 @@
+"""Tokens and blocks: renderers, carriers, and the ladder that proves one."""

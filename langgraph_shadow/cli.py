@@ -1,0 +1,19 @@
+"""The `langgraph-shadow` command. Each command lives in `commands/`; this file only lists them."""
+
+from __future__ import annotations
+
+import typer
+
+from langgraph_shadow.commands.serve import serve
+
+app = typer.Typer(
+    name="langgraph-shadow",
+    help="Shadow branches for LangGraph agents on vLLM.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    add_completion=False,
+)
+
+app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(serve)

@@ -1,0 +1,1 @@
+"""One module per command of `langgraph-shadow`; no logic of their own."""

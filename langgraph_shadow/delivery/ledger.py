@@ -1,0 +1,258 @@
+"""The ledger: one row per branch, their totals, and a table to look at."""
+
+from __future__ import annotations
+
+import html
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+Outcome = Literal["update", "skip", "failed", "shed"]
+Mode = Literal["shared", "mirror"]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """What one branch cost and what came of it.
+
+    Attributes:
+        branch: The branch's name.
+        mode: `shared` (the orchestrator's served model) or `mirror` (another one).
+        thread: LangGraph's thread id.
+        namespace: Checkpoint namespace of the agent.
+        tool_call_ids: The tool batch, in call order.
+        launch: What the branch waited for before it left.
+        exact: True when its trunk is what the orchestrator really sent, False when predicted.
+        carrier: How the instruction was attached; empty when nothing was sent.
+        kept: Trunk tokens that the branch's prompt keeps as its prefix.
+        prompt_tokens: Tokens of the branch's prompt, as the server counted them.
+        predicted: Tokens that the block rule says will hit; None when they cannot be known.
+        cached: Tokens that the server says did hit; None when it does not say.
+        generated: Tokens generated.
+        ttft_ms: Milliseconds from sending to the first token.
+        lag_ms: Milliseconds from the end of the tool batch to the verdict.
+        verdict: `update`, `skip`, `failed` or `shed` (never sent).
+        text: The sentence, for an update.
+        reason: Why it was skipped, shed or failed.
+        delivered: Whether an update was handed to a stream, queue or function during the run.
+        late: Whether the verdict came after the run had ended.
+    """
+
+    branch: str
+    mode: Mode
+    thread: str
+    namespace: str
+    tool_call_ids: tuple[str, ...]
+    launch: str
+    exact: bool
+    verdict: Outcome
+    carrier: str = ""
+    kept: int | None = None
+    prompt_tokens: int | None = None
+    predicted: int | None = None
+    cached: int | None = None
+    generated: int | None = None
+    ttft_ms: float | None = None
+    lag_ms: float | None = None
+    text: str = ""
+    reason: str = ""
+    delivered: bool = False
+    late: bool = False
+
+    @property
+    def as_predicted(self) -> bool | None:
+        """Whether the server cached what the block rule predicted; None when unknown."""
+        if self.predicted is None or self.cached is None:
+            return None
+        return self.predicted == self.cached
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts over the whole life of a ledger; `fired` is the sum of the outcomes.
+
+    Attributes:
+        fired: Branches that were due.
+        updates: Branches that had something to tell.
+        skipped: Branches that answered SKIP, or whose answer was not fit for a person.
+        failed: Branches that were sent and failed, or could not be aligned.
+        shed: Branches that were due but never sent, to do no harm.
+        delivered: Updates handed to a stream, queue or function while the run was going on.
+        late: Updates that came after the run had ended.
+    """
+
+    fired: int = 0
+    updates: int = 0
+    skipped: int = 0
+    failed: int = 0
+    shed: int = 0
+    delivered: int = 0
+    late: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRow:
+    """A break or a repair that the guard recorded.
+
+    Attributes:
+        thread: LangGraph's thread id.
+        kind: The mutation's kind.
+        path: Where it is.
+        message: The report's sentences.
+    """
+
+    thread: str
+    kind: str
+    path: str
+    message: str
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Rows of the most recent branches, and totals over all of them. Thread-safe.
+
+    Attributes:
+        max_rows: Rows kept; older ones fall out, the totals stay.
+    """
+
+    max_rows: int = 10_000
+    totals: Totals = field(default_factory=Totals)
+    _rows: deque[LedgerRow] = field(init=False)
+    _guard: deque[GuardRow] = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._rows = deque(maxlen=self.max_rows)
+        self._guard = deque(maxlen=self.max_rows)
+
+    def add(self, row: LedgerRow) -> None:
+        """Record one branch."""
+        with self._lock:
+            self._rows.append(row)
+            totals = self.totals
+            totals.fired += 1
+            totals.updates += row.verdict == "update"
+            totals.skipped += row.verdict == "skip"
+            totals.failed += row.verdict == "failed"
+            totals.shed += row.verdict == "shed"
+            totals.late += row.verdict == "update" and row.late
+            totals.delivered += row.delivered
+
+    def add_guard(self, row: GuardRow) -> None:
+        """Record one break or repair."""
+        with self._lock:
+            self._guard.append(row)
+
+    @property
+    def rows(self) -> tuple[LedgerRow, ...]:
+        """The branches, oldest first."""
+        with self._lock:
+            return tuple(self._rows)
+
+    @property
+    def guard(self) -> tuple[GuardRow, ...]:
+        """The breaks and repairs, oldest first."""
+        with self._lock:
+            return tuple(self._guard)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[LedgerRow]:
+        return iter(self.rows)
+
+    def table(self) -> Table:
+        """The rows as a rich table."""
+        table = Table(title="Shadow ledger", caption=self.summary(), caption_justify="left")
+        for name, justify in _COLUMNS:
+            table.add_column(name, justify="right" if justify else "left", overflow="fold")
+        for row in self.rows:
+            table.add_row(*_cells(row))
+        return table
+
+    def summary(self) -> str:
+        """One line: what was proved, what was delivered, what was left out."""
+        rows = self.rows
+        known = [r for r in rows if r.as_predicted is not None]
+        held = sum(bool(r.as_predicted) for r in known)
+        prompt = sum(r.prompt_tokens or 0 for r in known)
+        cached = sum(r.cached or 0 for r in known)
+        proof = (
+            f"predicted = cached on {held} of {len(known)} branches, "
+            f"{cached} of {prompt} prompt tokens from the cache"
+            if known
+            else "no branch with a known prediction"
+        )
+        t = self.totals
+        return (
+            f"{proof}; {t.delivered} delivered, {t.late} late, {t.skipped} skipped, "
+            f"{t.failed} failed, {t.shed} shed"
+        )
+
+    def __rich__(self) -> Table:
+        return self.table()
+
+    def __str__(self) -> str:
+        console = Console(width=140, record=False)
+        with console.capture() as capture:
+            console.print(self.table())
+        return capture.get()
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name, _ in _COLUMNS)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
+            for row in self.rows
+        )
+        caption = html.escape(self.summary())
+        return (
+            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table>"
+        )
+
+
+_COLUMNS = (
+    ("branch", False),
+    ("mode", False),
+    ("launch", False),
+    ("carrier", False),
+    ("prompt", True),
+    ("kept", True),
+    ("predicted", True),
+    ("cached", True),
+    ("ttft ms", True),
+    ("lag ms", True),
+    ("verdict", False),
+    ("text", False),
+)
+
+
+def _cells(row: LedgerRow) -> tuple[str, ...]:
+    launch = row.launch if row.exact else f"{row.launch} (predicted)"
+    mark = "" if row.as_predicted is not False else " !"
+    return (
+        row.branch,
+        row.mode,
+        launch,
+        row.carrier or "—",
+        _number(row.prompt_tokens),
+        _number(row.kept),
+        _number(row.predicted),
+        _number(row.cached) + mark,
+        _number(row.ttft_ms),
+        _number(row.lag_ms),
+        f"{row.verdict} (late)" if row.late else row.verdict,
+        row.text or row.reason,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f}"

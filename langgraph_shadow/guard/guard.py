@@ -1,0 +1,158 @@
+"""The guard: compares each trunk with the line it belongs to, before the request leaves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, get_args
+
+from langgraph_shadow.errors import PrefixMutationError
+from langgraph_shadow.guard.fields import FieldRules
+from langgraph_shadow.guard.line import Line
+from langgraph_shadow.guard.report import GuardMode, Kind, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from langgraph_shadow.trunk.model import Trunk, TrunkKey
+
+_log = logging.getLogger("langgraph_shadow.guard")
+
+_MAX_LINES = 256
+"""Lines remembered per thread; sub-agents have one namespace, hence one line, per run."""
+_MAX_MODELS = 64
+_MAX_EXPECTED = 16
+
+
+class _Thread:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lines: OrderedDict[TrunkKey, Line] = OrderedDict()
+        self.expected: deque[str] = deque(maxlen=_MAX_EXPECTED)
+        self.warned: set[Kind] = set()
+
+    def line(self, key: TrunkKey) -> Line:
+        line = self.lines.setdefault(key, Line())
+        self.lines.move_to_end(key)
+        while len(self.lines) > _MAX_LINES:
+            self.lines.popitem(last=False)
+        return line
+
+
+class Guard:
+    """Finds breaks before they are sent. Thread-safe; no I/O.
+
+    Keeps, per line, the newest trunk (by reference) and fingerprints of those before it; the
+    least recently used threads are forgotten first.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: GuardMode = "warn",
+        on_report: Callable[[Report], None] | None = None,
+        max_threads: int = 1024,
+    ) -> None:
+        """Make a guard.
+
+        Args:
+            mode: What to do about a break; see `GuardMode`.
+            on_report: Called with every report, announced breaks included. What it raises is
+                logged and goes no further.
+            max_threads: Threads to remember.
+
+        Raises:
+            ValueError: The mode is not a `GuardMode`.
+        """
+        if mode not in get_args(GuardMode):
+            msg = f"unknown guard mode {mode!r}; use one of {', '.join(get_args(GuardMode))}"
+            raise ValueError(msg)
+        self.mode: GuardMode = mode
+        self._on_report = on_report
+        self._max_threads = max(1, max_threads)
+        self._threads: OrderedDict[str, _Thread] = OrderedDict()
+        self._rules: OrderedDict[str, FieldRules] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def check(self, trunk: Trunk) -> Report | None:
+        """Compare a trunk with its line, and record it as the line's newest.
+
+        Costs O(new messages) when the trunk is appended. A trunk that is vetoed was not sent, so
+        it is not recorded.
+
+        Returns:
+            The break, or None.
+
+        Raises:
+            PrefixMutationError: In mode `reject`, for a break that was not announced.
+        """
+        if self.mode == "off":
+            return None
+        try:
+            report, first = self._judge(trunk)
+        except Exception:
+            _log.exception("the guard failed and let the request pass")
+            return None
+        if report is None:
+            return None
+        self._tell(report)
+        if report.expected is None:
+            if self.mode == "reject":
+                raise PrefixMutationError(report)
+            if first and self.mode in ("warn", "repair"):
+                _log.warning("%s", report.message())
+        return report
+
+    def expect_break(self, thread: str, reason: str) -> None:
+        """Announce the next break of a thread: it is recorded with `reason` and let pass."""
+        state = self._thread(thread)
+        with state.lock:
+            state.expected.append(reason)
+
+    def forget(self, thread: str) -> None:
+        """Drop everything remembered about a thread."""
+        with self._lock:
+            self._threads.pop(thread, None)
+
+    def learn(self, model: str, rules: FieldRules) -> None:
+        """Use what `probe_fields` found out about a model's template from now on."""
+        with self._lock:
+            self._rules[model] = rules
+            self._rules.move_to_end(model)
+            while len(self._rules) > _MAX_MODELS:
+                self._rules.popitem(last=False)
+
+    def _judge(self, trunk: Trunk) -> tuple[Report | None, bool]:
+        """The report, and whether it is the first of its kind in the thread."""
+        state = self._thread(trunk.key.thread)
+        rules = self._rules.get(trunk.model) or FieldRules()
+        with state.lock:
+            line = state.line(trunk.key)
+            report = line.judge(trunk, rules)
+            if report is not None and state.expected:
+                report = replace(report, expected=state.expected.popleft())
+            vetoed = self.mode == "reject" and report is not None and report.expected is None
+            if not vetoed:
+                line.record(trunk)
+            first = report is not None and report.kind not in state.warned
+            if report is not None and report.expected is None:
+                state.warned.add(report.kind)
+        return report, first
+
+    def _thread(self, thread: str) -> _Thread:
+        with self._lock:
+            state = self._threads.setdefault(thread, _Thread())
+            self._threads.move_to_end(thread)
+            while len(self._threads) > self._max_threads:
+                self._threads.popitem(last=False)
+        return state
+
+    def _tell(self, report: Report) -> None:
+        if self._on_report is None:
+            return
+        try:
+            self._on_report(report)
+        except Exception:
+            _log.exception("the guard's on_report failed")

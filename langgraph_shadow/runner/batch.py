@@ -1,0 +1,126 @@
+"""One tool batch on its way to its branches: what is known of it, and what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from langgraph_shadow.delivery.sinks import StreamTarget
+from langgraph_shadow.hosts import Host
+from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.runner.options import Options
+from langgraph_shadow.trunk.model import ToolBatch, Trunk
+
+
+@dataclass(eq=False, slots=True)
+class Moment:
+    """Something that happens once, seen from any thread, awaited on the batch's loop."""
+
+    host: Host
+    at: float | None = None
+    _event: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def happen(self) -> None:
+        """Mark that it happened, now; later calls change nothing."""
+        if self.at is None:
+            self.at = time.perf_counter()
+            self.host.signal(self._event)
+
+    async def wait(self) -> None:
+        """Wait until it has happened."""
+        await self._event.wait()
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """A complete tool batch whose branches have not finished.
+
+    Attributes:
+        trunk: The trunk that the branches run against: predicted first, exact once seen.
+        sent: The newest trunk of this history that the orchestrator has sent.
+        tools: The batch itself, in call order.
+        index: Tool batches of this history before this one.
+        origin: URL of the orchestrator's server, as its model call named it.
+        affinity: What the branches repeat of the orchestrator's request.
+        root: The graph run that it belongs to, when it can be seen.
+        step: LangGraph's step, when known.
+        target: The run's `custom` stream.
+        streams: Whether the orchestrator's calls are known to stream.
+        launched: Whether its branches have left, so that its trunk may not change any more.
+        finished: When the batch was complete (`time.perf_counter`).
+        predicted_right: Whether the predicted trunk is what was then sent; None when not known.
+        seen: The orchestrator's next request was seen, and `trunk` is what it sent.
+        first_token: That request's first token came (or it ended, or failed).
+        answered: That request's answer has ended.
+        run_over: The graph's run has ended; nothing else will come.
+    """
+
+    trunk: Trunk
+    sent: Trunk
+    tools: ToolBatch
+    index: int
+    host: Host
+    origin: str
+    affinity: Affinity
+    root: UUID | None
+    step: int | None
+    target: StreamTarget | None
+    streams: bool
+    launched: bool = False
+    finished: float = field(default_factory=time.perf_counter)
+    predicted_right: bool | None = None
+    seen: Moment = field(init=False)
+    first_token: Moment = field(init=False)
+    answered: Moment = field(init=False)
+    run_over: Moment = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seen = Moment(self.host)
+        self.first_token = Moment(self.host)
+        self.answered = Moment(self.host)
+        self.run_over = Moment(self.host)
+
+    def saw_request(self, trunk: Trunk, *, streams: bool, target: StreamTarget | None) -> None:
+        """The orchestrator's next request is this trunk: exact from now on."""
+        if self.seen.at is None and not self.trunk.exact:
+            self.predicted_right = self.trunk.digests[-1] == trunk.digests[-1]
+        self.sent = trunk
+        if not self.launched:
+            self.trunk = trunk
+            self.streams = streams
+            self.target = target or self.target
+        self.seen.happen()
+
+    async def wait_for_launch(self, options: Options) -> None:
+        """Wait until the launch mode lets the branches go, at most the deadline for each wait."""
+        if options.launch == "lead":
+            return
+        await self._first_of(self.seen, timeout=options.deadline)
+        if self.seen.at is None:
+            return
+        if options.launch == "gap":
+            await self._first_of(self.answered, timeout=options.deadline)
+        elif self.streams:
+            await self._first_of(self.first_token, timeout=options.deadline)
+        else:
+            await self._first_of(self.first_token, timeout=options.head_start)
+
+    async def _first_of(self, moment: Moment, *, timeout: float) -> None:
+        await wait_any((moment, self.run_over), timeout=timeout)
+
+    def lag_ms(self) -> float:
+        """Milliseconds since the batch was complete."""
+        return (time.perf_counter() - self.finished) * 1e3
+
+
+async def wait_any(moments: Iterable[Moment], *, timeout: float) -> None:
+    """Wait until one of the moments has happened, at most `timeout` seconds."""
+    tasks = [asyncio.ensure_future(m.wait()) for m in moments]
+    try:
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

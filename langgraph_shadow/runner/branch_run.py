@@ -1,0 +1,254 @@
+"""One branch, from its instruction to its verdict: align, predict, send, read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import openai
+
+from langgraph_shadow.alignment.blocks import predicted_cached
+from langgraph_shadow.alignment.ladder import Ladder
+from langgraph_shadow.alignment.render import Prompt, RendererUnavailableError, Rendering, common
+from langgraph_shadow.alignment.session import Aligned
+from langgraph_shadow.branches.branch import Branch
+from langgraph_shadow.branches.verdict import SentenceWatch, Verdict, read_verdict
+from langgraph_shadow.errors import AlignmentError
+from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.runner.engine import Answer
+from langgraph_shadow.runner.once import Once
+from langgraph_shadow.runner.options import Options
+from langgraph_shadow.runner.server import Server
+from langgraph_shadow.trunk.model import Trunk
+
+log = logging.getLogger("langgraph_shadow.runner")
+
+SENTENCE_STOPS = (". ", "! ", "? ", "\n\n")
+"""Strings at which the server stops by itself: closing the stream instead would lose its usage.
+vLLM takes four at most (`VLLM_MAX_STOP_STRINGS`)."""
+
+_DISTRUST_BLOCKS = 2
+"""Blocks by which `cached` may fall short before the carrier is proved again (design, Alignment)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOutcome:
+    """What came of one branch: its verdict and what it cost."""
+
+    verdict: Verdict
+    aligned: Aligned | None = None
+    answer: Answer | None = None
+    predicted: int | None = None
+
+    @property
+    def kept(self) -> int | None:
+        """Trunk tokens kept, when they were counted in tokens."""
+        if self.aligned is None or self.aligned.branch.unit != "tokens":
+            return None
+        return self.aligned.kept
+
+
+class BranchRun:
+    """Runs branches against one trunk on one server."""
+
+    def __init__(
+        self,
+        *,
+        server: Server,
+        ladder: Ladder,
+        options: Options,
+        once: Once,
+        trunk: Trunk,
+        affinity: Affinity,
+        resident: list[Rendering],
+        sent: Callable[[], Trunk] | None,
+        question: str,
+    ) -> None:
+        """Prepare to run branches.
+
+        Args:
+            server: Where they are sent.
+            ladder: Chooses the carrier.
+            options: Timeout and priority.
+            once: For warnings.
+            trunk: What they run against, with the model that they ask.
+            affinity: What they repeat of the orchestrator's request.
+            resident: Prompts that the server's cache is known to hold; grows with each branch.
+            sent: Names the newest trunk that the orchestrator has sent to this server; None when
+                it asks another one.
+            question: The person's own question, whose links may be repeated.
+        """
+        self._server = server
+        self._ladder = ladder
+        self._options = options
+        self._once = once
+        self._trunk = trunk
+        self._affinity = affinity
+        self._resident = resident
+        self._sent = sent
+        self._question = question
+
+    async def run(
+        self, branch: Branch, *, on_first_token: Callable[[], None] = lambda: None
+    ) -> BranchOutcome:
+        """Run one branch; every failure becomes a verdict with its reason.
+
+        Args:
+            branch: What to ask.
+            on_first_token: Called once the branch's prompt has been computed.
+        """
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                return await self._run(branch, on_first_token)
+        except AlignmentError as error:
+            return _failed(error.reason)
+        except TimeoutError:
+            return _failed(f"no verdict within {self._options.timeout:g} s")
+        except openai.APIStatusError as error:
+            return _failed(f"the server answered {error.status_code}: {_short(error.message)}")
+        except (openai.OpenAIError, httpx2.HTTPError, OSError) as error:
+            return _failed(f"the server could not be reached: {_short(error)}")
+        except Exception as error:
+            self._once.warn(log, f"bug-{type(error).__name__}", "a branch failed: %r", error)
+            return _failed(f"{type(error).__name__}: {_short(error)}")
+
+    async def _run(self, branch: Branch, on_first_token: Callable[[], None]) -> BranchOutcome:
+        aligned = await self._align(branch)
+        predicted = await self._predict(aligned)
+        sentence_stops = () if branch.schema else SENTENCE_STOPS
+        answer = await self._send(branch, aligned, sentence_stops, on_first_token)
+        if aligned.branch.unit == "tokens":
+            self._resident.append(aligned.branch)
+        self._check(aligned, answer, predicted)
+        verdict = self._read(branch, aligned, answer)
+        if answer.stop_reason in sentence_stops and not _ended(branch, aligned, answer.text):
+            watch = SentenceWatch(branch, thinking_open=_thinking_open(aligned))
+            again = await self._send(branch, aligned, (), lambda: None, until=watch.feed)
+            verdict = self._read(branch, aligned, again)
+        return BranchOutcome(verdict, aligned, answer, predicted)
+
+    async def _align(self, branch: Branch) -> Aligned:
+        server = self._server
+        try:
+            return await self._ladder.align(
+                self._trunk, branch.instruction, server.renderer, block_size=server.block_size or 1
+            )
+        except RendererUnavailableError as error:
+            server.fall_back_to_wire(error.reason, self._once)
+            return await self._ladder.align(
+                self._trunk, branch.instruction, server.renderer, block_size=1
+            )
+
+    async def _predict(self, aligned: Aligned) -> int | None:
+        """Tokens that the block rule says will hit, given what this server was sent."""
+        if aligned.branch.unit != "tokens" or self._server.block_size is None:
+            return None
+        if self._sent is not None:
+            sent = self._sent()
+            same = sent.digests[-1] == self._trunk.digests[-1]
+            self._resident.append(aligned.trunk if same else await self._render(sent))
+        shared = max((common(aligned.branch, held) for held in self._resident), default=0)
+        return predicted_cached(shared, len(aligned.branch), self._server.block_size)
+
+    async def _render(self, trunk: Trunk) -> Rendering:
+        return await self._server.renderer.render(Prompt.of(trunk))
+
+    async def _send(
+        self,
+        branch: Branch,
+        aligned: Aligned,
+        stop: tuple[str, ...],
+        on_first_token: Callable[[], None],
+        until: Callable[[str], bool] | None = None,
+    ) -> Answer:
+        body: dict[str, Any] = {
+            **self._affinity.body,
+            **branch.request_fields(),
+            "stop": list(stop),
+            "include_stop_str_in_output": True,
+        }
+        if self._options.priority is not None:
+            body["priority"] = self._options.priority
+        wait = {"until": until} if until is not None else {}
+        engine = self._server.engine
+        if aligned.prompt is not None:
+            return await engine.chat(
+                aligned.prompt,
+                body=body,
+                headers=self._affinity.headers,
+                on_first_token=on_first_token,
+                **wait,
+            )
+        if aligned.opening is not None and aligned.opening.stop:
+            body["stop_token_ids"] = list(aligned.opening.stop)
+        salt = self._trunk.fields.get("cache_salt")
+        return await engine.complete(
+            self._trunk.model,
+            aligned.items or (),
+            body={**body, "cache_salt": salt} if salt else body,
+            headers=self._affinity.headers,
+            on_first_token=on_first_token,
+            **wait,
+        )
+
+    def _check(self, aligned: Aligned, answer: Answer, predicted: int | None) -> None:
+        """Compare what the server did with what was predicted."""
+        url = self._server.engine.root_url
+        if answer.prompt_tokens is not None and answer.cached is None:
+            self._once.warn(
+                log,
+                "no-cached-tokens",
+                "the server at %s does not report cached tokens: start vLLM with "
+                "--enable-prompt-tokens-details",
+                url,
+            )
+        if predicted is None or answer.cached is None or self._server.block_size is None:
+            return
+        if answer.prompt_tokens not in (None, len(aligned.branch)):
+            self._once.warn(
+                log,
+                "other-prompt",
+                "the server at %s computed a prompt of %s tokens where /tokenize showed %s: does "
+                "it run with --exclude-tools-when-tool-choice-none?",
+                url,
+                answer.prompt_tokens,
+                len(aligned.branch),
+            )
+        if answer.cached < predicted - _DISTRUST_BLOCKS * self._server.block_size:
+            self._ladder.distrust(self._trunk)
+
+    def _read(self, branch: Branch, aligned: Aligned, answer: Answer) -> Verdict:
+        system = next((m["content"] for m in self._trunk.messages if m["role"] == "system"), "")
+        return read_verdict(
+            answer.text,
+            branch=branch,
+            finish_reason=answer.finish_reason,
+            tool_calls=answer.tool_calls,
+            thinking_open=_thinking_open(aligned),
+            trunk_texts=(system,) if isinstance(system, str) else (),
+            question=self._question,
+        )
+
+
+def _thinking_open(aligned: Aligned) -> bool:
+    return aligned.opening is not None and aligned.opening.thinking
+
+
+def _ended(branch: Branch, aligned: Aligned, text: str) -> bool:
+    """Whether a sentence stop ended a sentence, and not an abbreviation such as `Dr. `.
+
+    The server cuts the text off after the stop string; any capital letter may have followed.
+    """
+    return SentenceWatch(branch, thinking_open=_thinking_open(aligned)).feed(text + "X")
+
+
+def _failed(reason: str) -> BranchOutcome:
+    return BranchOutcome(Verdict(kind="failed", reason=reason))
+
+
+def _short(error: object) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,229 @@
+"""The vLLM client: one request, its usage and its timing. One engine per event loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import openai
+
+from langgraph_shadow.alignment.render import Prompt, RendererUnavailableError
+from langgraph_shadow.errors import AlignmentError, ServerConfigError
+from langgraph_shadow.server.metrics import ServerMetrics, parse_metrics
+
+if TYPE_CHECKING:
+    from langchain_openai.chat_models.base import BaseChatOpenAI
+
+_BAD_REQUEST = 400
+_MAX_CHARACTERS = 20_000
+"""Characters after which an answer is cut off, whatever the server still has to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a branch's request brought back.
+
+    Attributes:
+        text: Everything generated, as text.
+        finish_reason: `stop`, `length`, `tool_calls`, …; None when we closed the stream.
+        stop_reason: The stop string that ended it, when one did (a vLLM field).
+        tool_calls: Whether the model called a tool.
+        prompt_tokens: Tokens of the prompt, as the server counted them.
+        cached: Prompt tokens served from the prefix cache; None when the server does not say.
+        generated: Tokens generated.
+        ttft_ms: Milliseconds from sending to the first generated token.
+        total_ms: Milliseconds from sending to the end of the stream.
+    """
+
+    text: str
+    finish_reason: str | None
+    stop_reason: str | None
+    tool_calls: bool
+    prompt_tokens: int | None
+    cached: int | None
+    generated: int | None
+    ttft_ms: float | None
+    total_ms: float
+
+
+def _never(_piece: str) -> bool:
+    return False
+
+
+def _ignore() -> None:
+    return None
+
+
+class Engine:
+    """Talks to one server from one event loop, with an HTTP client of its own.
+
+    The orchestrator's HTTP client is shared by every loop and breaks in a second one
+    (facts/langgraph.md §4, "Cross-loop"), so only its address, headers and key are taken over.
+    """
+
+    def __init__(self, llm: BaseChatOpenAI, *, timeout: float) -> None:
+        self._http = httpx2.AsyncClient(timeout=timeout)
+        self._client: openai.AsyncOpenAI = llm.root_async_client.with_options(
+            http_client=self._http, max_retries=0, timeout=timeout
+        )
+        self.base_url = str(self._client.base_url).rstrip("/")
+        self.root_url = self.base_url.removesuffix("/v1")
+
+    async def post(self, path: str, body: dict[str, Any]) -> Mapping[str, Any]:
+        """POST to a path beside `/v1` (vLLM serves `/tokenize` there) and return the JSON.
+
+        Raises:
+            RendererUnavailableError: The path cannot be used on this server.
+            AlignmentError: The server refused this body.
+        """
+        try:
+            response = await self._http.post(
+                self.root_url + path, json=body, headers=self._headers()
+            )
+            answer = response.json()
+        except (httpx2.HTTPError, ValueError) as error:
+            msg = f"{path} could not be used at {self.root_url}: {error!r}"
+            raise RendererUnavailableError(msg) from error
+        if response.status_code == _BAD_REQUEST:
+            raise AlignmentError(f"the server refused the prompt: {_error_text(answer)}")
+        if response.is_error or not isinstance(answer, dict):
+            msg = f"{path} answered {response.status_code} at {self.root_url}"
+            raise RendererUnavailableError(msg)
+        return answer
+
+    async def metrics(self) -> ServerMetrics:
+        """Read `/metrics`.
+
+        Raises:
+            ServerConfigError: There is no such page, or it is not vLLM's.
+        """
+        response = await self._http.get(self.root_url + "/metrics", headers=self._headers())
+        if response.is_error:
+            raise ServerConfigError(
+                f"/metrics answered {response.status_code}",
+                url=self.root_url,
+                remedy="Is this a vLLM server?",
+            )
+        return parse_metrics(response.text)
+
+    async def chat(
+        self,
+        prompt: Prompt,
+        *,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        until: Callable[[str], bool] = _never,
+        on_first_token: Callable[[], None] = _ignore,
+    ) -> Answer:
+        """Stream one chat completion.
+
+        Args:
+            prompt: The prompt; its tools are always sent, with `tool_choice="none"`.
+            body: Every other request field.
+            headers: Extra headers.
+            until: Fed with each piece of text; when it returns True the stream is closed, which
+                aborts the request on the server and loses its usage.
+            on_first_token: Called once, at the first generated token.
+        """
+        tools: dict[str, Any] = (
+            {"tools": list(prompt.tools), "tool_choice": "none"} if prompt.tools else {}
+        )
+        flags: dict[str, Any] = (
+            {"continue_final_message": True, "add_generation_prompt": False}
+            if prompt.continue_final_message
+            else {}
+        )
+        start = time.perf_counter()
+        messages: list[Any] = list(prompt.messages)
+        stream = await self._client.chat.completions.create(
+            model=prompt.model,
+            messages=messages,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={**prompt.fields, **tools, **flags, **body},
+            extra_headers=dict(headers),
+        )
+        return await _collect(stream, start, until, on_first_token)
+
+    async def complete(
+        self,
+        model: str,
+        ids: tuple[int, ...],
+        *,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        until: Callable[[str], bool] = _never,
+        on_first_token: Callable[[], None] = _ignore,
+    ) -> Answer:
+        """Stream one completion of a prompt given as token ids; arguments as for `chat`."""
+        start = time.perf_counter()
+        stream = await self._client.completions.create(
+            model=model,
+            prompt=list(ids),
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body=dict(body),
+            extra_headers=dict(headers),
+        )
+        return await _collect(stream, start, until, on_first_token)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    def _headers(self) -> dict[str, str]:
+        own = {k: v for k, v in self._client.default_headers.items() if isinstance(v, str)}
+        return own | self._client.auth_headers
+
+
+async def _collect(
+    stream: Any, start: float, until: Callable[[str], bool], on_first_token: Callable[[], None]
+) -> Answer:
+    text = ""
+    ttft: float | None = None
+    finish: str | None = None
+    stop: Any = None
+    tool_calls = False
+    usage: Any = None
+    async with stream:
+        async for chunk in stream:
+            usage = getattr(chunk, "usage", None) or usage
+            piece = ""
+            for choice in chunk.choices or ():
+                piece += _text(choice)
+                tool_calls |= bool(getattr(getattr(choice, "delta", None), "tool_calls", None))
+                finish = choice.finish_reason or finish
+                stop = getattr(choice, "stop_reason", None) or stop
+            if ttft is None and (piece or tool_calls or finish):
+                ttft = (time.perf_counter() - start) * 1e3
+                on_first_token()
+            text += piece
+            if (piece and until(piece)) or len(text) > _MAX_CHARACTERS:
+                break
+    details = getattr(usage, "prompt_tokens_details", None)
+    return Answer(
+        text=text,
+        finish_reason=finish,
+        stop_reason=stop if isinstance(stop, str) else None,
+        tool_calls=tool_calls,
+        prompt_tokens=getattr(usage, "prompt_tokens", None),
+        cached=getattr(details, "cached_tokens", None),
+        generated=getattr(usage, "completion_tokens", None),
+        ttft_ms=ttft,
+        total_ms=(time.perf_counter() - start) * 1e3,
+    )
+
+
+def _text(choice: Any) -> str:
+    """The new text of a chat choice (`delta.content`) or a completion choice (`text`)."""
+    delta = getattr(choice, "delta", None)
+    return (delta.content if delta is not None else choice.text) or ""
+
+
+def _error_text(answer: Any) -> str:
+    error = answer.get("error") if isinstance(answer, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(message or answer)[:200]

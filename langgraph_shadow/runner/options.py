@@ -1,0 +1,48 @@
+"""The limits a user can set, validated once at the edge."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from langgraph_shadow.guard.report import GuardMode
+
+Launch = Literal["follow", "gap", "lead"]
+"""When a branch leaves: after the orchestrator's next first token (`follow`), after the end of
+that answer (`gap`), or at once on the predicted trunk (`lead`)."""
+
+
+class Options(BaseModel):
+    """Everything bounded, in plain terms.
+
+    Attributes:
+        guard: What to do about a prompt that breaks the prefix.
+        launch: When branches leave.
+        deadline: Seconds that a branch waits for the orchestrator's next request and first token;
+            after it the branch leaves with what is known.
+        head_start: Seconds that the orchestrator's request gets when it does not stream.
+        timeout: Seconds that one branch may take, from launch to the end of its answer.
+        max_in_flight: Branches that may be running at once.
+        max_waiting: Batches that may wait for a place; beyond it the oldest is shed.
+        max_new_tokens: Prompt tokens that a branch may add beyond what the cache holds.
+        max_threads: Threads remembered at once; the least recently used falls out.
+        splice: Whether prompts may be sent as token ids to `/v1/completions` when no chat request
+            keeps the trunk.
+        priority: vLLM's request priority for branches (larger is later); used only by servers
+            that run with `--scheduling-policy priority`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    guard: GuardMode = "warn"
+    launch: Launch = "follow"
+    deadline: float = Field(default=30.0, gt=0)
+    head_start: float = Field(default=0.25, ge=0)
+    timeout: float = Field(default=60.0, gt=0)
+    max_in_flight: int = Field(default=4, ge=1)
+    max_waiting: int = Field(default=32, ge=1)
+    max_new_tokens: int = Field(default=512, ge=1)
+    max_threads: int = Field(default=1024, ge=1)
+    splice: bool = True
+    priority: int | None = None

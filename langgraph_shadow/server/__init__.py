@@ -1,0 +1,1 @@
+"""The vLLM server: start one, read one."""

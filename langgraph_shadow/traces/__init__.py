@@ -1,0 +1,1 @@
+"""Offline: other people's recorded runs, read as trunks."""

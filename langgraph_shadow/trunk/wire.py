@@ -1,0 +1,72 @@
+"""From LangChain messages to the wire: the only place that touches langchain-openai's private API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from langgraph_shadow.errors import AlignmentError
+from langgraph_shadow.trunk.model import PROMPT_FIELDS, Message
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+    from langchain_openai.chat_models.base import BaseChatOpenAI
+
+_ROUTING_FIELDS = ("session_id", "session_params", "user")
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """What a model call puts on the wire besides its messages.
+
+    Attributes:
+        model: The served model's name.
+        tools: Tool schemas, in the order sent.
+        fields: Fields that enter the prompt or the block hash.
+        routing: Body fields by which a router picks the replica; a branch repeats them.
+        headers: The call's own extra headers; a branch repeats them.
+        stream: Whether the call itself asked for a stream (LangGraph may switch it on later).
+    """
+
+    model: str
+    tools: tuple[Message, ...]
+    fields: Mapping[str, Any]
+    routing: Mapping[str, Any]
+    headers: Mapping[str, str]
+    stream: bool
+
+
+def wire_messages(llm: BaseChatOpenAI, messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
+    """Serialise messages exactly as `llm` puts them on the wire.
+
+    Each message is serialised on its own, so a caller may pass only the new ones
+    (facts/langgraph.md §4).
+
+    Raises:
+        AlignmentError: The model speaks the Responses API, whose prompt cannot be rendered.
+    """
+    payload = llm._get_request_payload(list(messages))
+    if "messages" not in payload:
+        msg = (
+            "the model uses the Responses API, whose prompt cannot be rendered; "
+            "build it with ChatOpenAI(use_responses_api=False)"
+        )
+        raise AlignmentError(msg)
+    return tuple(payload["messages"])
+
+
+def wire_request(params: Mapping[str, Any]) -> WireRequest:
+    """Read a call's request fields from `invocation_params`, as `on_chat_model_start` shows them.
+
+    `extra_body` is flattened into the body by the OpenAI client, so it is read the same way.
+    """
+    body = {**params, **(params.get("extra_body") or {})}
+    return WireRequest(
+        model=str(body.get("model") or body.get("model_name") or ""),
+        tools=tuple(body.get("tools") or ()),
+        fields={k: body[k] for k in PROMPT_FIELDS if body.get(k) is not None},
+        routing={k: body[k] for k in _ROUTING_FIELDS if body.get(k) is not None},
+        headers=dict(params.get("extra_headers") or {}),
+        stream=bool(body.get("stream")),
+    )
