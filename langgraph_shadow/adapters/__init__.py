@@ -1,0 +1,1 @@
+"""How LangGraph reaches us: a node, callback handlers, a middleware."""

@@ -168,9 +168,7 @@ def _assistant(state: Any) -> AIMessage | None:
     messages: Any = state.get("messages") if isinstance(state, Mapping) else state
     if not isinstance(messages, list | tuple):
         messages = getattr(state, "messages", None) or ()
-    return next(
-        (m for m in reversed(messages) if isinstance(m, AIMessage) and m.tool_calls), None
-    )
+    return next((m for m in reversed(messages) if isinstance(m, AIMessage) and m.tool_calls), None)
 
 
 def _parent(config: Mapping[str, Any]) -> Any:

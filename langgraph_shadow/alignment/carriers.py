@@ -11,6 +11,7 @@ from langgraph_shadow.errors import AlignmentError
 
 if TYPE_CHECKING:
     from langgraph_shadow.alignment.render import Items, Prompt, Rendering
+    from langgraph_shadow.trunk.model import Message
 
 NONCE = "Zq7Xk2Vw9Jh4Tn8Rb3Mf6Yc1Ld5Gs0Pt"
 """Stands in for the last message's content to find where it ends; alphanumeric, so that no
@@ -30,7 +31,7 @@ QUIET = {"enable_thinking": False, "thinking": False}
 
 def user_turn(prompt: Prompt, instruction: str) -> Prompt:
     """The instruction as one more user message: the official rendering."""
-    return prompt.with_messages([*prompt.messages, {"role": "user", "content": instruction}])
+    return _asking(prompt, *prompt.messages, {"role": "user", "content": instruction})
 
 
 def call_pair(prompt: Prompt, instruction: str) -> Prompt:
@@ -40,18 +41,14 @@ def call_pair(prompt: Prompt, instruction: str) -> Prompt:
         "type": "function",
         "function": {"name": CALL_NAME, "arguments": "{}"},
     }
-    return prompt.with_messages(
-        [
-            *prompt.messages,
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {
-                "role": "tool",
-                "tool_call_id": CALL_ID,
-                "name": CALL_NAME,
-                "content": instruction,
-            },
-        ]
-    )
+    result = {
+        "role": "tool",
+        "tool_call_id": CALL_ID,
+        "name": CALL_NAME,
+        "content": instruction,
+    }
+    made = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return _asking(prompt, *prompt.messages, made, result)
 
 
 def tool_append(prompt: Prompt, instruction: str) -> Prompt:
@@ -71,13 +68,20 @@ def tool_append(prompt: Prompt, instruction: str) -> Prompt:
         content = f"{content}\n\n{instruction}"
     else:
         content = [*content, {"type": "text", "text": f"\n{instruction}"}]
-    return prompt.with_messages([*prompt.messages[:-1], {**last, "content": content}])
+    return _asking(prompt, *prompt.messages[:-1], {**last, "content": content})
 
 
 def prefill(prompt: Prompt, instruction: str) -> Prompt:
     """The instruction as the beginning of the assistant's own answer, left open."""
-    opened = prompt.with_messages([*prompt.messages, {"role": "assistant", "content": instruction}])
-    return replace(opened, add_generation_prompt=False, continue_final_message=True)
+    begun = _asking(prompt, *prompt.messages, {"role": "assistant", "content": instruction})
+    return replace(begun, add_generation_prompt=False, continue_final_message=True)
+
+
+def _asking(prompt: Prompt, *messages: Message) -> Prompt:
+    """The prompt with other messages and an answer to come, whatever the trunk itself asked for."""
+    return replace(
+        prompt, messages=messages, add_generation_prompt=True, continue_final_message=False
+    )
 
 
 def nonced(prompt: Prompt) -> Prompt:
@@ -232,8 +236,7 @@ def _neutral_needs(prompt: Prompt, instruction: str, calm: bool) -> tuple[Prompt
         tools=(),
         add_generation_prompt=False,
     )
-    extended = replace(user_turn(chat, instruction), add_generation_prompt=True)
-    return replace(prompt, add_generation_prompt=False), chat, extended
+    return replace(prompt, add_generation_prompt=False), chat, user_turn(chat, instruction)
 
 
 CARRIERS: Mapping[str, Carrier] = {

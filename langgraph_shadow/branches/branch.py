@@ -156,8 +156,8 @@ def user_update(*, language: str = "English") -> Branch:
     return Branch(
         name="user_update",
         instruction=(
-            f"Tell the user in one short sentence in {_line(language, 'language')} what the last "
-            "tool result shows. If it shows nothing useful, reply only: SKIP"
+            "What did you find in the last tool result? Tell the user in one short sentence in "
+            f"{_line(language, 'language')}, or reply SKIP if it is not useful."
         ),
     )
 
@@ -185,8 +185,8 @@ def memory_note() -> Branch:
     return Branch(
         name="memory_note",
         instruction=(
-            "State in one short sentence a lasting fact about the user or their task that is worth "
-            "remembering. If there is none, reply only: SKIP"
+            "What about this user or task is worth remembering? Note it in one short sentence, or "
+            "reply SKIP if there is nothing."
         ),
     )
 

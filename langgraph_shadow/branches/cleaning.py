@@ -57,7 +57,7 @@ _BARE = (
     "com|org|net|edu|gov|mil|biz|io|ai|co|dev|app|xyz|online|shop|club|icu|vip|cfd|ru|su|cn|tk|ml|"
     "ga|cf|gq|uk|de|fr|nl|se|dk|fi|eu|br|jp|рф"
 )
-_TAIL = r"""(?:[^\s<>"'`]*[^\s<>"'`.,;:!?)\]}»”’…*])?"""
+_TAIL = r"""(?:(?:[^\s<>"'`()]|\([^\s()]*\))*(?<![.,;:!?\[\]{}»”’…*]))?"""
 _LABELS = r"(?:[^\W_](?:[\w-]*[^\W_])?\.)+"
 _LINK = re.compile(
     rf"""
@@ -90,7 +90,6 @@ _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _TAG = re.compile(r"</?[a-z][^<>]*>|<[!?][^<>]*>", re.IGNORECASE)
 _OPEN_TAG = re.compile(r"<(?=[a-z/!?])", re.IGNORECASE)
 _MARKDOWN_LINK = re.compile(r"!?\[([^\[\]]*)\](?:\([^()]*(?:\([^()]*\)[^()]*)*\)|\[[^\[\]]*\])")
-_CUT_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\Z|!(?=\[)")
 _BOLD = re.compile(r"(?<!\w)\*\*(?=\S)(.+?)(?<=\S)\*\*(?!\w)")
 _LEAD = re.compile(r"\A(?:(?:[#>*•–-]+|\d{1,3}[.)])\s+)+")
 _QUOTES = {'"': '"', "“": "”", "'": "'", "«": "»", "„": "“", "「": "」", "*": "*", "_": "_"}
@@ -101,6 +100,11 @@ ACTIVE_HTML = re.compile(
     re.IGNORECASE,
 )
 """HTML that acts; a sentence that holds it is no sentence for a person."""
+
+
+def unescaped(text: str) -> str:
+    """The text with HTML's character references (`&lt;`, `&#46;`) replaced by their characters."""
+    return _ENTITY.sub(lambda found: html.unescape(found.group()), text)
 
 
 def plain(sentence: str, *, allowed: frozenset[str] = frozenset(), web: bool = False) -> str:
@@ -116,9 +120,8 @@ def plain(sentence: str, *, allowed: frozenset[str] = frozenset(), web: bool = F
         link = found.group()
         return link if link in allowed or (web and _WEB.match(link)) else LINK
 
-    text = _ENTITY.sub(lambda found: html.unescape(found.group()), sentence)
-    text = _TAG.sub("", _COMMENT.sub("", text.replace("`", "")))
-    text = _CUT_LINK.sub(r"\1", _MARKDOWN_LINK.sub(r"\1", text))
+    text = _TAG.sub("", _COMMENT.sub("", sentence.replace("`", "")))
+    text = _MARKDOWN_LINK.sub(r"\1", text).replace("](", "] (")
     text = _LINK.sub(keep, text)
     text = _OPEN_TAG.sub("< ", text)
     text = _LEAD.sub("", one_line(_BOLD.sub(r"\1", text)))

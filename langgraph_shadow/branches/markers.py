@@ -38,7 +38,7 @@ TURN = re.compile(
     | \[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS)\] | </?tool_(?:response|result)s?>
     | {_OPENER}
     | ^[ ]*\#{{1,4}}[ ]*(?:Instruction|Input|Response|System|User|Human|Assistant)\b
-    | ^[ *_>"']{0, 8}(?:Human|User|Assistant|System|Developer|Tool)[*_]{{0,2}}[ ]?:
+    | ^[ *_>"']{{0,8}}(?:Human|User|Assistant|System|Developer|Tool)[*_]{{0,2}}[ ]?:
     | ^[ ]*(?:user|assistant|system|developer|tool)[ ]*\n
     """,
     re.VERBOSE | re.IGNORECASE | re.MULTILINE,

@@ -71,7 +71,7 @@ def first_sentence(
     sentence, rest = body[:end].strip(), body[end:].lstrip()
     if call is not None and (call.start() < end or rest.startswith(call.group()[0])):
         return Nothing("tool call")
-    if _mentions(branch.skip_word, sentence, open_end=found.end is None and not final):
+    if _mentions(branch.skip_word, body[:end], open_end=found.end is None and not final):
         return Nothing("skip word")
     longest = _LONGEST_SENTENCE * branch.max_characters
     if not final:

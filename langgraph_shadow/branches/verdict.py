@@ -138,6 +138,7 @@ class SentenceWatch:
 
 def _judge(sentence: str, branch: Branch, secrets: Iterable[str], question: str) -> Verdict:
     """What a person may see of a whole first sentence."""
+    sentence = cleaning.unescaped(sentence)
     if cleaning.ACTIVE_HTML.search(sentence):
         return _skip("active HTML")
     if any(_repeats(sentence, secret) for secret in secrets):

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import ExitStack
 from enum import StrEnum
 from typing import Annotated
+from uuid import uuid4
 
 import openai
 import typer
@@ -76,15 +77,18 @@ def demo(
             screen.note(f"{len(docs())} entries of Python's standard library; {name} at {address}")
             if constrain:
                 screen.note(CONSTRAINED)
+            size = block_size(address)
+            # A salt of its own, lest an earlier run of the same question count as a cache hit.
+            salt = uuid4().hex if size else None
             report = asyncio.run(
                 run_demo(
-                    chat_model(address, name),
+                    chat_model(address, name, cache_salt=salt),
                     question,
                     screen,
                     language=language,
                     guard=guard.value,
                     constrain=constrain,
-                    block_size=block_size(address),
+                    block_size=size,
                 )
             )
     except ServerConfigError as error:

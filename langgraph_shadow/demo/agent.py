@@ -37,12 +37,15 @@ class AgentNode(Protocol):
         ...
 
 
-def chat_model(base_url: str | None = None, model: str | None = None) -> ChatOpenAI:
+def chat_model(
+    base_url: str | None = None, model: str | None = None, *, cache_salt: str | None = None
+) -> ChatOpenAI:
     """The orchestrator's model; what is not given comes from the environment.
 
     Args:
         base_url: The OpenAI-compatible address, ending in `/v1`; else `LANGGRAPH_SHADOW_BASE_URL`.
         model: The served model's name; else `LANGGRAPH_SHADOW_MODEL`.
+        cache_salt: Keeps the prefix cache of this model object apart from everybody else's.
     """
     return ChatOpenAI(
         base_url=base_url
@@ -54,6 +57,7 @@ def chat_model(base_url: str | None = None, model: str | None = None) -> ChatOpe
         max_retries=1,
         stream_usage=True,  # without it a stream tells neither prompt nor cached tokens
         use_responses_api=False,
+        extra_body={"cache_salt": cache_salt} if cache_salt else None,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
 
 TWO_COLUMNS = 100
 """Terminals narrower than this get one column."""
+
+MARGIN = 12
+"""Characters of a line that are not the text: who said it, and the gap between the columns."""
 
 
 def one_line(text: str, characters: int = 100) -> str:
@@ -42,6 +44,8 @@ class Screen:
         self.console = console
         self._plain = not console.is_terminal
         self._wide = console.is_terminal and console.width >= TWO_COLUMNS
+        columns = 2 if self._wide else 1
+        self._space = 160 if self._plain else console.width // columns - MARGIN
 
     def note(self, text: str) -> None:
         """Something about the demo itself."""
@@ -60,7 +64,7 @@ class Screen:
             arguments = ", ".join(f"{name}={value!r}" for name, value in call["args"].items())
             self._row(_said("agent", f"{call['name']}({arguments})", "cyan"), Text())
         if message.type == "tool":
-            self._row(_said("tools", one_line(message.text), "dim"), Text())
+            self._row(_said("tools", one_line(message.text, self._space), "dim"), Text())
 
     def update(self, text: str, lag_ms: float | None) -> None:
         """A sentence from a shadow branch, which never enters the agent's state."""
@@ -77,10 +81,10 @@ class Screen:
 
     def ledger(self, rows: Sequence[LedgerRow]) -> None:
         """The proof: one line per branch. The sentences were shown before, and are left out."""
-        table = Table(title="\nShadow ledger", title_justify="left", box=SIMPLE, pad_edge=False)
+        table = Table(title="Shadow ledger", title_justify="left", box=None, pad_edge=False)
         for name in ("branch", "carrier", "verdict"):
             table.add_column(name, no_wrap=True)
-        for name in ("prompt", "kept", "predicted", "cached", "ttft ms", "lag ms"):
+        for name in ("prompt", "kept", "predicted", "cached", "ttft\nms", "lag\nms"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in rows:
             numbers = (
@@ -93,7 +97,7 @@ class Screen:
             )
             shown = ["?" if number is None else f"{number:.0f}" for number in numbers]
             table.add_row(row.branch, row.carrier, row.verdict, *shown)
-        self.console.print(table)
+        self.console.print("", table, "", sep="\n")
         for row in rows:
             if row.verdict in ("failed", "shed"):
                 self.note(f"{row.branch} {row.verdict}: {one_line(row.reason, 200)}")

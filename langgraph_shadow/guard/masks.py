@@ -43,10 +43,13 @@ _KEYED = (
     r"(?:(?i:X-Amz-[a-z-]{1,30}|signature|sig|expires|token|nonce|etag|hash|secret)"
     r"=[^&\s\"'<>]{4,200}"
     r"|(?i:\b(?:id|request|req|session|trace|run|thread|conversation|correlation|span))"
-    r"[\s_:=#-]{1,3}\d{3,})"
+    r"[\s_:=#-]{1,3}\d{3,}(?![A-Za-z0-9_-]))"
 )
 _TOKEN = r"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_-]{5,}"
-_VOLATILE = re.compile(rf"(?P<clock>{_CLOCK})|(?P<keyed>{_KEYED})|(?P<token>{_TOKEN})")
+_UUID = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+_VOLATILE = re.compile(
+    rf"(?P<uuid>{_UUID})|(?P<clock>{_CLOCK})|(?P<keyed>{_KEYED})|(?P<token>{_TOKEN})"
+)
 
 _CONTEXT = 64
 """Characters kept around a difference, so that a pattern it cuts through is seen whole."""

@@ -1,0 +1,1 @@
+"""Running branches without being felt."""

@@ -32,7 +32,7 @@ SENTENCE_STOPS = (". ", "! ", "? ", "\n\n")
 vLLM takes four at most (`VLLM_MAX_STOP_STRINGS`)."""
 
 _DISTRUST_BLOCKS = 2
-"""Blocks by which `cached` may fall short before the carrier is proved again (design, Alignment)."""
+"""Blocks by which `cached` may fall short before the carrier is proved again."""
 
 
 @dataclass(frozen=True, slots=True)

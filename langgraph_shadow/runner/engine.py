@@ -88,7 +88,8 @@ class Engine:
             msg = f"{path} could not be used at {self.root_url}: {error!r}"
             raise RendererUnavailableError(msg) from error
         if response.status_code == _BAD_REQUEST:
-            raise AlignmentError(f"the server refused the prompt: {_error_text(answer)}")
+            msg = f"the server refused the prompt: {_error_text(answer)}"
+            raise AlignmentError(msg)
         if response.is_error or not isinstance(answer, dict):
             msg = f"{path} answered {response.status_code} at {self.root_url}"
             raise RendererUnavailableError(msg)
@@ -102,11 +103,8 @@ class Engine:
         """
         response = await self._http.get(self.root_url + "/metrics", headers=self._headers())
         if response.is_error:
-            raise ServerConfigError(
-                f"/metrics answered {response.status_code}",
-                url=self.root_url,
-                remedy="Is this a vLLM server?",
-            )
+            msg = f"/metrics answered {response.status_code}"
+            raise ServerConfigError(msg, url=self.root_url, remedy="Is this a vLLM server?")
         return parse_metrics(response.text)
 
     async def chat(

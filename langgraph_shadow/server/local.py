@@ -56,7 +56,7 @@ DEFAULT_ENV = {
 _KEEPER = Path(__file__).resolve().with_name("keeper.py")
 _POLL_S = 0.25
 _STOP_S = 20.0
-_ERROR_LINE = re.compile(r"\b(?:\w*Error|error): .+")
+_ERROR_LINE = re.compile(r"(?:^|\] +)[\w.]*(?:Error|Exception): |: error: ")
 _started = itertools.count()
 
 

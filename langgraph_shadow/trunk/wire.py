@@ -1,4 +1,4 @@
-"""From LangChain messages to the wire: the only place that touches langchain-openai's private API."""
+"""From LangChain messages to the wire: the only place that uses langchain-openai's private API."""
 
 from __future__ import annotations
 

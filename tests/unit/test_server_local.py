@@ -116,16 +116,16 @@ def folder(cache: Path) -> Path:
 def test_failure_names_the_log_and_quotes_the_cause(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    script = (
-        "print('RuntimeError: the root cause')\n" + "print('noise')\n" * 30 + "raise SystemExit(7)"
-    )
+    noise = "WARNING may cause errors like `OSError: too many files`"
+    script = f"print({noise!r}); print('ERROR [core.py:7] ValueError: the root cause')\n"
+    script += "print('noise')\n" * 30 + "raise SystemExit(7)"
     monkeypatch.setattr(local, "VLLM", (sys.executable, "-c", script))
     stages = []
     server = LocalServer(folder, progress=lambda stage, _: stages.append(stage))
     with pytest.raises(ServerConfigError, match="vLLM ended with status 7") as caught:
         server.start()
     message = str(caught.value)
-    assert "the root cause" in message
+    assert "it says:\nERROR [core.py:7] ValueError: the root cause\n" in message
     assert str(server.log_path) in message
     assert message.count("noise") < 10
     assert (stages[0], stages[-1]) == ("building the model folder", "failed")

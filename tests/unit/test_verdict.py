@@ -60,8 +60,9 @@ def test_own_skip_word() -> None:
         ("It is ordered. It is fast.", "It is ordered."),
         ("Is it ordered? Yes.", "Is it ordered?"),
         ("Found it! Now reading.", "Found it!"),
-        ("Dr. Smith met Mrs. Jones on St. Mark's day. More", "Dr. Smith met Mrs. Jones on St. Mark's day."),
-        ("Python 3.11 and v2.0.1 differ, e.g. in asyncio. More", "Python 3.11 and v2.0.1 differ, e.g. in asyncio."),
+        ("Dr. Smith met Mrs. Jones. More", "Dr. Smith met Mrs. Jones."),
+        ("Python 3.11 and v2.0.1 differ. More", "Python 3.11 and v2.0.1 differ."),
+        ("They differ, e.g. in asyncio. More", "They differ, e.g. in asyncio."),
         ("See No. 5 and fig. 2 there. More", "See No. 5 and fig. 2 there."),
         ("The answer is no. It fails.", "The answer is no."),
         ("J. R. R. Tolkien wrote it. More", "J. R. R. Tolkien wrote it."),
@@ -224,7 +225,9 @@ NOTE = Branch(name="note", instruction="Write a note.", schema=Note)
 
 
 def test_an_object_is_validated() -> None:
-    found = read('{"about": "a\\u202eb\\nc", "day": "2026-01-02", "tags": ["\\u200bx"]}', branch=NOTE)
+    found = read(
+        '{"about": "a\\u202eb\\nc", "day": "2026-01-02", "tags": ["\\u200bx"]}', branch=NOTE
+    )
     assert found == Verdict(
         "update",
         data={"about": "ab c", "day": "2026-01-02", "tags": ["x"], "kind": "fact"},
