@@ -83,8 +83,9 @@ class Shadow:
                 f"{type(llm).__name__}; pass the model itself, before bind_tools() or with_config()"
             )
             raise TypeError(msg)
-        options = _options(guard=guard, launch=launch, **limits)
+        options = self._options = _options(guard=guard, launch=launch, **limits)
         self.branches = tuple(branches) if branches is not None else (user_update(),)
+        _check_names(self.branches)
         self.ledger = Ledger()
         self._once = Once()
         self._runs = Runs()
@@ -158,7 +159,7 @@ class Shadow:
         Raises:
             TypeError: `inner` is nothing that LangGraph could run as a node.
         """
-        return wrap_tool_node(inner, self._tools)
+        return wrap_tool_node(inner, self._tools, each_call=self._options.prefill_ahead)
 
     def middleware(self) -> ShadowMiddleware:
         """Middleware for `create_agent`; its place in the list does not matter.
@@ -199,6 +200,14 @@ class Shadow:
         """End the event iterations and close the connections."""
         self._post.close()
         await self._runner.aclose()
+
+
+def _check_names(branches: Sequence[Branch]) -> None:
+    names = [b.name for b in branches]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        msg = f"two branches are named {twice!r}; give each its own name, it is the ledger's key"
+        raise ValueError(msg)
 
 
 def _options(**values: Any) -> Options:

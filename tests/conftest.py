@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 import hypothesis
 import pytest
 from langchain_openai import ChatOpenAI
@@ -42,7 +42,7 @@ class VllmServer:
 
     def requests_seen(self) -> int:
         """Generation requests that reached the server and were answered, refusals included."""
-        page = httpx.get(f"{self.root_url}/metrics", trust_env=False).text
+        page = httpx2.get(f"{self.root_url}/metrics", trust_env=False).text
         return sum(
             int(sample.value)
             for family in text_string_to_metric_families(page)
@@ -56,7 +56,7 @@ def vllm_server() -> Iterator[VllmServer]:
     """The tiny model on a real vLLM; `LANGGRAPH_SHADOW_TEST_SERVER` names one that runs already."""
     running = os.environ.get("LANGGRAPH_SHADOW_TEST_SERVER")
     if running:
-        models = httpx.get(f"{running}/v1/models", trust_env=False).json()
+        models = httpx2.get(f"{running}/v1/models", trust_env=False).json()
         yield VllmServer(running.rstrip("/"), models["data"][0]["id"])
         return
     with LocalServer("tiny", served_model_name="m") as server:

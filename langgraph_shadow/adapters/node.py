@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langgraph.config import get_config
 from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
 from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace, graph_namespace
@@ -67,19 +68,20 @@ class ToolWatch:
             self._once.warn(log, f"no-trunk-{thread}", _NO_TRUNK, thread)
 
 
-def wrap_tool_node(inner: T, watch: ToolWatch) -> T:
+def wrap_tool_node(inner: T, watch: ToolWatch, *, each_call: bool = False) -> T:
     """Wrap anything that runs tools, so that `watch` sees its results.
 
     Args:
         inner: A `ToolNode` (its type is kept, because other libraries look for it), a function, a
             runnable or a compiled subgraph.
         watch: What sees the results.
+        each_call: Whether a `ToolNode` also shows each result as soon as it is there.
 
     Raises:
         TypeError: `inner` is nothing that LangGraph could run as a node.
     """
     if isinstance(inner, ToolNode):
-        return cast("T", _wrap_prebuilt(inner, watch))
+        return cast("T", _wrap_prebuilt(inner, watch, each_call=each_call))
     if isinstance(inner, Runnable):
         return cast("T", _wrap_runnable(inner, watch))
     if callable(inner):
@@ -91,14 +93,34 @@ def wrap_tool_node(inner: T, watch: ToolWatch) -> T:
     raise TypeError(msg)
 
 
-def _wrap_prebuilt(inner: ToolNode, watch: ToolWatch) -> ToolNode:
+def _wrap_prebuilt(inner: ToolNode, watch: ToolWatch, *, each_call: bool) -> ToolNode:
     """A copy of the node whose function reports the whole output; tools' errors stay its own."""
     node = copy.copy(inner)
-    if inner.func is not None:
-        node.func = _wrap_function(inner.func, watch)
-    if inner.afunc is not None:
-        node.afunc = _wrap_function(inner.afunc, watch)
+    if each_call:
+        _watch_calls(node, watch)
+    # bound methods belong to the node they were taken from, so the copy needs its own
+    node.func = _wrap_function(node._func, watch)
+    node.afunc = _wrap_function(node._afunc, watch)
     return node
+
+
+def _watch_calls(node: ToolNode, watch: ToolWatch) -> None:
+    """Put a wrapper around each tool call; a wrapper that the node has already runs inside it."""
+    inner, ainner = node._wrap_tool_call, node._awrap_tool_call
+
+    def call(request: ToolCallRequest, execute: Any) -> Any:
+        result = inner(request, execute) if inner else execute(request)
+        watch.saw(request.state, result, request.runtime.config)
+        return result
+
+    async def acall(request: ToolCallRequest, execute: Any) -> Any:
+        result = await (ainner(request, execute) if ainner else execute(request))
+        watch.saw(request.state, result, request.runtime.config)
+        return result
+
+    node._wrap_tool_call = call
+    # a node with a synchronous wrapper alone uses that one in async runs too
+    node._awrap_tool_call = acall if ainner or not inner else None
 
 
 def _wrap_runnable(inner: Runnable[Any, Any], watch: ToolWatch) -> Runnable[Any, Any]:

@@ -43,6 +43,8 @@ KNOBS: Mapping[str, Mapping[str, bool]] = {
 }
 """Template arguments that keep earlier reasoning in the prompt (facts/templates.md §4)."""
 
+_ARGUMENTS: tuple[Arguments, ...] = ("object", "string")
+
 BUDGET = 20_000
 """Items a branch may add here. The synthetic trunk is short, and characters are not tokens."""
 
@@ -158,15 +160,29 @@ async def survey(
     Raises:
         RendererUnavailableError: The renderer cannot be used at all.
     """
+    found = await usable_variant(make, model=model)
+    if isinstance(found, str):
+        return Surveyed(template=name, usable=False, reason=found)
+    renderer, parallel = found
+    return await _surveyed(name, renderer, parallel=parallel, model=model)
+
+
+async def usable_variant(
+    make: Callable[[Arguments], Renderer], *, model: str
+) -> tuple[Renderer, bool] | str:
+    """The renderer and the use of parallel calls that a template takes, or why it takes none.
+
+    Some templates take a single call at once, some take arguments as text only.
+    """
     refused = ""
-    for arguments in ("object", "string"):
+    for arguments in _ARGUMENTS:
         renderer = make(arguments)
         for parallel in (True, False):
             reason = await unusable(renderer, Scenario(parallel=parallel), model=model)
             if not reason:
-                return await _surveyed(name, renderer, parallel=parallel, model=model)
+                return renderer, parallel
             refused = refused or reason
-    return Surveyed(template=name, usable=False, reason=refused)
+    return refused
 
 
 async def file_survey(path: str | Path) -> Surveyed:
@@ -175,21 +191,30 @@ async def file_survey(path: str | Path) -> Surveyed:
     Raises:
         AlignmentError: The file cannot be read, or the `templates` extra is missing.
     """
+    return await survey(str(path), file_renderers(path))
+
+
+def file_renderers(path: str | Path) -> Callable[[Arguments], Renderer]:
+    """Makes renderers of a template file, on a date that stands still.
+
+    Raises:
+        AlignmentError: The file cannot be read, or the `templates` extra is missing.
+    """
     template = LocalRenderer.from_file(path).template
     only_thinking = _READS_THINKING.search(template) and not _READS_REASONING.search(template)
 
     def make(arguments: Arguments) -> Renderer:
-        # The date stands still: a survey must not depend on when it runs.
         return LocalRenderer(
             template,
             arguments=arguments,
             thinking=bool(only_thinking),
-            clock=lambda pattern: date(2026, 1, 2).strftime(pattern),
+            clock=_DATE.strftime,
         )
 
-    return await survey(str(path), make)
+    return make
 
 
+_DATE = date(2026, 1, 2)
 _READS_THINKING = re.compile(r"""\.thinking\b|["']thinking["']""")
 _READS_REASONING = re.compile(r"""\.reasoning\b|reasoning_content|["']reasoning["']""")
 

@@ -114,24 +114,13 @@ class Branch:
             msg = f"branch {self.name!r}: schema must be a pydantic model class with named fields"
             raise TypeError(msg)
 
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Stop strings to send to the server: openings of a turn that is not the model's.
-
-        Sentence ends are not among them ("Dr. ", "3.11 "): `SentenceWatch` finds those. Nor are
-        tool calls: cut off at its marker, a call could no longer be told from a sentence.
-        """
-        return () if self.schema else ("<|im_start|>", "\nHuman:", "\n### Instruction")
-
     def request_fields(self) -> dict[str, Any]:
-        """The request's body fields that this branch decides.
+        """The request's body fields that this branch decides; stopping is the runner's.
 
         None of them enters the prompt or the block hash: constrained decoding leaves the prompt's
         tokens unchanged (facts/vllm.md, "Models without a model hub").
         """
         fields: dict[str, Any] = {"max_tokens": self.max_tokens, "temperature": self.temperature}
-        if self.stop:
-            fields["stop"] = list(self.stop)
         if self.schema is not None:
             fields["structured_outputs"] = {"json": self.schema.model_json_schema()}
         return fields

@@ -67,7 +67,7 @@ _LINK = re.compile(
     | \bwww\.{_TAIL}
     | [\w.+-]+@{_LABELS}[^\W_]+
     | \b{_LABELS}[^\W\d_]{{2,}}(?=[/?]\w|:\d){_TAIL}
-    | \b{_LABELS}(?:{_BARE}|xn--\w+)\b/?
+    | \b{_LABELS}(?:{_BARE}|xn--[a-z0-9]+)(?![a-z0-9_])/?
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -121,7 +121,8 @@ def plain(sentence: str, *, allowed: frozenset[str] = frozenset(), web: bool = F
         return link if link in allowed or (web and _WEB.match(link)) else LINK
 
     text = _TAG.sub("", _COMMENT.sub("", sentence.replace("`", "")))
-    text = _MARKDOWN_LINK.sub(r"\1", text).replace("](", "] (")
+    text = _MARKDOWN_LINK.sub(r"\1", _MARKDOWN_LINK.sub(r"\1", text))  # an image in a link
+    text = text.replace("](", "] (")
     text = _LINK.sub(keep, text)
     text = _OPEN_TAG.sub("< ", text)
     text = _LEAD.sub("", one_line(_BOLD.sub(r"\1", text)))

@@ -59,6 +59,8 @@ def first_sentence(
 
     call = markers.TOOL_CALL.search(body)
     turn = markers.TURN.search(body)
+    if not final and any(m is not None and m.end() == len(body) for m in (call, turn)):
+        return None  # the marker may grow into an ordinary word
     if turn is not None and (call is None or turn.start() < call.start()):
         if turn.start() == 0 and not final and len(body) < markers.LONGEST_MARKER:
             return None  # it may grow into a marker that opens a thinking block

@@ -40,9 +40,20 @@ class Guard(StrEnum):
     repair = "repair"
 
 
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        msg = "it is empty"
+        raise typer.BadParameter(msg)
+    return value
+
+
 def demo(
-    question: Annotated[str, typer.Option(help="About Python's standard library.")] = QUESTION,
-    language: Annotated[str, typer.Option(help="Language of the updates.")] = "English",
+    question: Annotated[
+        str, typer.Option(help="About Python's standard library.", callback=_not_blank)
+    ] = QUESTION,
+    language: Annotated[
+        str, typer.Option(help="Language of the updates.", callback=_not_blank)
+    ] = "English",
     guard: Annotated[Guard, typer.Option(help="What to do about a broken prefix.")] = Guard.warn,
     base_url: Annotated[
         str | None,

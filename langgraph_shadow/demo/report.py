@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_serializer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +55,10 @@ class BranchReport(BaseModel):
     lag_ms: float | None
     verdict: str
     text: str
+
+    @field_serializer("ttft_ms", "lag_ms")
+    def _tenths(self, value: float | None) -> float | None:
+        return value if value is None else round(value, 1)
 
 
 class DemoReport(BaseModel):

@@ -19,13 +19,14 @@ _MONTH = (
     r"|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)"
 )
 _ZONE = r"(?:\s?(?:Z|UTC|GMT|[ECMP][SD]T|CES?T|[+-]\d{2}:?\d{2})(?!\w))?"
-_TIME = rf"\d{{1,2}}:\d{{2}}(?::\d{{2}}(?:[.,]\d{{1,9}})?)?(?:\s?[AaPp]\.?[Mm]\b\.?)?{_ZONE}"
+_NOON = r"[AaPp](?:[Mm]\b|\.[Mm]\.)"
+_TIME = rf"\d{{1,2}}:\d{{2}}(?::\d{{2}}(?:[.,]\d{{1,9}})?)?(?:\s?{_NOON})?{_ZONE}"
 _CLOCK_ATOMS = (
     rf"\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}(?:[T ]{_TIME})?",
     r"20\d{6}(?:T?\d{6}Z?)?",
     r"\d{1,2}[/.-]\d{1,2}[/.-](?:\d{4}|\d{2})",
     _TIME,
-    r"\d{1,2}\s?[AaPp]\.?[Mm]\b\.?",
+    rf"\d{{1,2}}\s?{_NOON}",
     rf"\d{{1,2}}(?:st|nd|rd|th)?\s(?:of\s)?{_MONTH}\b\.?(?:,?\s\d{{4}})?",
     rf"{_MONTH}\b\.?\s\d{{1,2}}(?:st|nd|rd|th)?(?:,?\s\d{{4}})?",
     rf"{_MONTH}\b\.?\s\d{{4}}",
@@ -45,7 +46,7 @@ _KEYED = (
     r"|(?i:\b(?:id|request|req|session|trace|run|thread|conversation|correlation|span))"
     r"[\s_:=#-]{1,3}\d{3,}(?![A-Za-z0-9_-]))"
 )
-_TOKEN = r"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_-]{5,}"
+_TOKEN = r"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_-]{5,255}(?![A-Za-z0-9_-])"
 _UUID = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _VOLATILE = re.compile(
     rf"(?P<uuid>{_UUID})|(?P<clock>{_CLOCK})|(?P<keyed>{_KEYED})|(?P<token>{_TOKEN})"

@@ -94,19 +94,22 @@ class Batch:
             self.target = target or self.target
         self.seen.happen()
 
+    async def wait_for_request(self, options: Options) -> None:
+        """Wait until the orchestrator's next request is seen, at most the deadline."""
+        if options.launch != "lead":
+            await self._first_of(self.seen, timeout=options.deadline)
+
     async def wait_for_launch(self, options: Options) -> None:
-        """Wait until the launch mode lets the branches go, at most the deadline for each wait."""
-        if options.launch == "lead":
-            return
-        await self._first_of(self.seen, timeout=options.deadline)
-        if self.seen.at is None:
+        """Wait, once the request was seen, until the launch mode lets the branches go."""
+        if options.launch == "lead" or self.seen.at is None:
             return
         if options.launch == "gap":
             await self._first_of(self.answered, timeout=options.deadline)
         elif self.streams:
             await self._first_of(self.first_token, timeout=options.deadline)
         else:
-            await self._first_of(self.first_token, timeout=options.head_start)
+            waited = time.perf_counter() - self.seen.at
+            await self._first_of(self.first_token, timeout=max(0.0, options.head_start - waited))
 
     async def _first_of(self, moment: Moment, *, timeout: float) -> None:
         await wait_any((moment, self.run_over), timeout=timeout)

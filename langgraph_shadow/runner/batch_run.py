@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from langgraph_shadow.branches.branch import BatchView, Branch
 from langgraph_shadow.branches.verdict import Verdict
@@ -44,8 +44,9 @@ class BatchRun:
     ledger: Ledger
     post: Post
     slots: Slots
+    _recorded: set[str] = field(default_factory=set)
 
-    async def run(self, make: Callable[[], BranchRun]) -> None:
+    async def run(self, runner: BranchRun) -> None:
         """Run the first branch to its first token, then the others beside it.
 
         Together they would each compute the newest tokens for themselves; one after the other
@@ -54,39 +55,37 @@ class BatchRun:
         due = list(self.branches)
         if not due:
             return
-        runner = make()
         computed = asyncio.Event()
-        tasks: list[asyncio.Task[None]] = []
-        try:
-            first = asyncio.create_task(self._one(runner, due[0], computed))
-            tasks.append(first)
-            await computed.wait()
-            tasks += [asyncio.create_task(self._one(runner, b, asyncio.Event())) for b in due[1:]]
-            await asyncio.gather(*tasks)
-        except asyncio.CancelledError:
-            for branch in due[len(tasks) :]:
-                self.record(branch, BranchOutcome(_LOOP_ENDED), "shed")
-            raise
+        first = asyncio.create_task(self._one(runner, due[0], computed))
+        await computed.wait()
+        others = [asyncio.create_task(self._one(runner, b, asyncio.Event())) for b in due[1:]]
+        await asyncio.gather(first, *others)
+
+    def shed_rest(self, reason: str) -> None:
+        """Record every branch that has no row yet as shed."""
+        outcome = BranchOutcome(Verdict(kind="failed", reason=reason))
+        for branch in self.branches:
+            self.record(branch, outcome, "shed")
 
     async def _one(self, runner: BranchRun, branch: Branch, computed: asyncio.Event) -> None:
         try:
             if not await self.slots.acquire(self.batch.host):
-                reason = "newer batches were waiting"
-                self.record(branch, BranchOutcome(Verdict(kind="failed", reason=reason)), "shed")
+                shed = Verdict(kind="failed", reason="newer batches were waiting")
+                self.record(branch, BranchOutcome(shed), "shed")
                 return
             try:
                 outcome = await runner.run(branch, on_first_token=computed.set)
             finally:
                 self.slots.release()
             self.record(branch, outcome, outcome.verdict.kind)
-        except asyncio.CancelledError:
-            self.record(branch, BranchOutcome(_LOOP_ENDED), "shed")
-            raise
         finally:
             computed.set()
 
     def record(self, branch: Branch, outcome: BranchOutcome, kind: Outcome) -> None:
-        """Deliver one branch's event and write its row."""
+        """Deliver one branch's event and write its row, once."""
+        if branch.name in self._recorded:
+            return
+        self._recorded.add(branch.name)
         batch, verdict, answer = self.batch, outcome.verdict, outcome.answer
         key = batch.trunk.key
         late = batch.run_over.at is not None
@@ -129,12 +128,6 @@ class BatchRun:
                 late=late,
             )
         )
-
-
-_LOOP_ENDED = Verdict(
-    kind="failed",
-    reason="the event loop ended before the branch had finished; await shadow.drain() first",
-)
 
 
 def view_of(batch: Batch) -> BatchView:

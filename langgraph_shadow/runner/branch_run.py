@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from langgraph_shadow.branches.branch import Branch
 from langgraph_shadow.branches.verdict import SentenceWatch, Verdict, read_verdict
 from langgraph_shadow.errors import AlignmentError
 from langgraph_shadow.runner.affinity import Affinity
-from langgraph_shadow.runner.engine import Answer
+from langgraph_shadow.runner.engine import Answer, never
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.runner.server import Server
@@ -64,8 +64,8 @@ class BranchRun:
         once: Once,
         trunk: Trunk,
         affinity: Affinity,
-        resident: list[Rendering],
-        sent: Callable[[], Trunk] | None,
+        sent: Callable[[], Sequence[Prompt]],
+        keep: Callable[[Prompt], None],
         question: str,
     ) -> None:
         """Prepare to run branches.
@@ -77,20 +77,46 @@ class BranchRun:
             once: For warnings.
             trunk: What they run against, with the model that they ask.
             affinity: What they repeat of the orchestrator's request.
-            resident: Prompts that the server's cache is known to hold; grows with each branch.
-            sent: Names the newest trunk that the orchestrator has sent to this server; None when
-                it asks another one.
+            sent: Names the newest prompts of this history that the server was sent, at the time
+                when it is asked.
+            keep: Remembers a branch's prompt that was computed.
             question: The person's own question, whose links may be repeated.
         """
+        self.trunk = trunk
         self._server = server
         self._ladder = ladder
         self._options = options
         self._once = once
-        self._trunk = trunk
         self._affinity = affinity
-        self._resident = resident
         self._sent = sent
+        self._keep = keep
         self._question = question
+        self._aligned: dict[str, Aligned] = {}
+        self._rendered: dict[int, Rendering] = {}
+        self._resident: list[Rendering] = []
+
+    async def prepare(self, branches: Iterable[Branch]) -> None:
+        """Align branches ahead, while there is time; a branch that fails here fails in `run`."""
+        for branch in branches:
+            try:
+                async with asyncio.timeout(self._options.timeout):
+                    await self._align(branch)
+            except Exception as error:
+                log.debug("branch %r was not aligned ahead: %r", branch.name, error)
+                return
+
+    async def warm(self) -> None:
+        """Have the server compute the trunk's prompt, so that the branch finds it cached."""
+        prompt = Prompt.of(self.trunk)
+        sent = await warm(
+            prompt,
+            self._server,
+            affinity=self._affinity,
+            options=self._options,
+            once=self._once,
+        )
+        if sent:
+            self._keep(prompt)
 
     async def run(
         self, branch: Branch, *, on_first_token: Callable[[], None] = lambda: None
@@ -119,43 +145,55 @@ class BranchRun:
     async def _run(self, branch: Branch, on_first_token: Callable[[], None]) -> BranchOutcome:
         aligned = await self._align(branch)
         predicted = await self._predict(aligned)
-        sentence_stops = () if branch.schema else SENTENCE_STOPS
-        answer = await self._send(branch, aligned, sentence_stops, on_first_token)
-        if aligned.branch.unit == "tokens":
-            self._resident.append(aligned.branch)
+
+        def computed() -> None:
+            if aligned.branch.unit == "tokens":
+                self._resident.append(aligned.branch)
+            if aligned.prompt is not None:
+                self._keep(aligned.prompt)
+            on_first_token()
+
+        stops = () if branch.schema else SENTENCE_STOPS
+        answer = await self._send(branch, aligned, stops, computed)
         self._check(aligned, answer, predicted)
         verdict = self._read(branch, aligned, answer)
-        if answer.stop_reason in sentence_stops and not _ended(branch, aligned, answer.text):
+        if answer.stop_reason in stops and not _ended(branch, aligned, answer.text):
             watch = SentenceWatch(branch, thinking_open=_thinking_open(aligned))
             again = await self._send(branch, aligned, (), lambda: None, until=watch.feed)
             verdict = self._read(branch, aligned, again)
         return BranchOutcome(verdict, aligned, answer, predicted)
 
     async def _align(self, branch: Branch) -> Aligned:
+        if branch.name not in self._aligned:
+            self._aligned[branch.name] = await self._climb(branch)
+        return self._aligned[branch.name]
+
+    async def _climb(self, branch: Branch) -> Aligned:
         server = self._server
         try:
             return await self._ladder.align(
-                self._trunk, branch.instruction, server.renderer, block_size=server.block_size or 1
+                self.trunk, branch.instruction, server.renderer, block_size=server.block_size or 1
             )
         except RendererUnavailableError as error:
             server.fall_back_to_wire(error.reason, self._once)
             return await self._ladder.align(
-                self._trunk, branch.instruction, server.renderer, block_size=1
+                self.trunk, branch.instruction, server.renderer, block_size=1
             )
 
     async def _predict(self, aligned: Aligned) -> int | None:
         """Tokens that the block rule says will hit, given what this server was sent."""
         if aligned.branch.unit != "tokens" or self._server.block_size is None:
             return None
-        if self._sent is not None:
-            sent = self._sent()
-            same = sent.digests[-1] == self._trunk.digests[-1]
-            self._resident.append(aligned.trunk if same else await self._render(sent))
-        shared = max((common(aligned.branch, held) for held in self._resident), default=0)
+        held = [await self._render(prompt, aligned) for prompt in self._sent()]
+        shared = max((common(aligned.branch, h) for h in (*held, *self._resident)), default=0)
         return predicted_cached(shared, len(aligned.branch), self._server.block_size)
 
-    async def _render(self, trunk: Trunk) -> Rendering:
-        return await self._server.renderer.render(Prompt.of(trunk))
+    async def _render(self, prompt: Prompt, aligned: Aligned) -> Rendering:
+        if prompt == Prompt.of(self.trunk):
+            return aligned.trunk
+        if id(prompt) not in self._rendered:
+            self._rendered[id(prompt)] = await self._server.renderer.render(prompt)
+        return self._rendered[id(prompt)]
 
     async def _send(
         self,
@@ -163,36 +201,33 @@ class BranchRun:
         aligned: Aligned,
         stop: tuple[str, ...],
         on_first_token: Callable[[], None],
-        until: Callable[[str], bool] | None = None,
+        until: Callable[[str], bool] = never,
     ) -> Answer:
-        body: dict[str, Any] = {
-            **self._affinity.body,
+        body = {
+            **_shared_fields(self._affinity, self._options),
             **branch.request_fields(),
             "stop": list(stop),
             "include_stop_str_in_output": True,
         }
-        if self._options.priority is not None:
-            body["priority"] = self._options.priority
-        wait = {"until": until} if until is not None else {}
         engine = self._server.engine
         if aligned.prompt is not None:
             return await engine.chat(
                 aligned.prompt,
                 body=body,
                 headers=self._affinity.headers,
+                until=until,
                 on_first_token=on_first_token,
-                **wait,
             )
         if aligned.opening is not None and aligned.opening.stop:
             body["stop_token_ids"] = list(aligned.opening.stop)
-        salt = self._trunk.fields.get("cache_salt")
+        salt = self.trunk.fields.get("cache_salt")
         return await engine.complete(
-            self._trunk.model,
+            self.trunk.model,
             aligned.items or (),
             body={**body, "cache_salt": salt} if salt else body,
             headers=self._affinity.headers,
+            until=until,
             on_first_token=on_first_token,
-            **wait,
         )
 
     def _check(self, aligned: Aligned, answer: Answer, predicted: int | None) -> None:
@@ -219,10 +254,10 @@ class BranchRun:
                 len(aligned.branch),
             )
         if answer.cached < predicted - _DISTRUST_BLOCKS * self._server.block_size:
-            self._ladder.distrust(self._trunk)
+            self._ladder.distrust(self.trunk)
 
     def _read(self, branch: Branch, aligned: Aligned, answer: Answer) -> Verdict:
-        system = next((m["content"] for m in self._trunk.messages if m["role"] == "system"), "")
+        system = next((m["content"] for m in self.trunk.messages if m["role"] == "system"), "")
         return read_verdict(
             answer.text,
             branch=branch,
@@ -232,6 +267,34 @@ class BranchRun:
             trunk_texts=(system,) if isinstance(system, str) else (),
             question=self._question,
         )
+
+
+async def warm(
+    prompt: Prompt, server: Server, *, affinity: Affinity, options: Options, once: Once
+) -> bool:
+    """Have a server compute a prompt, for one generated token; False when it could not.
+
+    One token is the least that vLLM generates (facts/vllm.md, "Two requests at once").
+    """
+    try:
+        async with asyncio.timeout(options.timeout):
+            await server.engine.chat(
+                prompt,
+                body={**_shared_fields(affinity, options), "max_tokens": 1},
+                headers=affinity.headers,
+            )
+    except Exception as error:
+        once.warn(log, "warm", "a prompt could not be computed ahead: %r", error)
+        return False
+    return True
+
+
+def _shared_fields(affinity: Affinity, options: Options) -> dict[str, Any]:
+    """Body fields that every request of ours carries."""
+    fields = dict(affinity.body)
+    if options.priority is not None:
+        fields["priority"] = options.priority
+    return fields
 
 
 def _thinking_open(aligned: Aligned) -> bool:

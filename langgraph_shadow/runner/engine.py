@@ -49,7 +49,8 @@ class Answer:
     total_ms: float
 
 
-def _never(_piece: str) -> bool:
+def never(_piece: str) -> bool:
+    """The `until` that lets an answer run to its end."""
     return False
 
 
@@ -113,7 +114,7 @@ class Engine:
         *,
         body: Mapping[str, Any],
         headers: Mapping[str, str],
-        until: Callable[[str], bool] = _never,
+        until: Callable[[str], bool] = never,
         on_first_token: Callable[[], None] = _ignore,
     ) -> Answer:
         """Stream one chat completion.
@@ -153,7 +154,7 @@ class Engine:
         *,
         body: Mapping[str, Any],
         headers: Mapping[str, str],
-        until: Callable[[str], bool] = _never,
+        until: Callable[[str], bool] = never,
         on_first_token: Callable[[], None] = _ignore,
     ) -> Answer:
         """Stream one completion of a prompt given as token ids; arguments as for `chat`."""

@@ -5,15 +5,16 @@ Called in the graph's path, from any thread: no I/O, no waiting, microseconds.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from langgraph_shadow.alignment.render import Rendering
+from langgraph_shadow.alignment.render import Prompt
 from langgraph_shadow.delivery.sinks import StreamTarget
 from langgraph_shadow.hosts import Host
 from langgraph_shadow.runner.affinity import Affinity
@@ -58,20 +59,30 @@ class _Answered:
     message_id: str | None
     call_ids: tuple[str, ...]
     results: dict[str, Message] = field(default_factory=dict)
+    ahead: int = 0
 
 
 @dataclass(eq=False, slots=True)
 class Line:
-    """The state of one history: its answers, its batches, and what the cache holds of it."""
+    """The state of one history.
+
+    Attributes:
+        answers: Assistant messages whose tool results are awaited.
+        fired: The batches that were fired, by call ids: their place and assistant message.
+        pending: The batches whose branches have not finished.
+        mirrored: The newest branch prompt that a mirror model was sent.
+        last_call: The newest model call.
+        count: Batches fired before the newest one.
+        streams: Whether its model calls are known to stream.
+    """
 
     answers: list[_Answered] = field(default_factory=list)
     fired: OrderedDict[tuple[str, ...], tuple[int, str | None]] = field(default_factory=OrderedDict)
     pending: list[Batch] = field(default_factory=list)
-    resident: list[Rendering] = field(default_factory=list)
+    mirrored: Prompt | None = None
     last_call: Call | None = None
     count: int = -1
     streams: bool = False
-    root: UUID | None = None
 
 
 class Intake:
@@ -110,7 +121,7 @@ class Intake:
                 self._calls.popitem(last=False)
             line = self.line(call.trunk.key.thread, call.trunk.key.namespace)
             call.streams = call.streams or line.streams
-            line.last_call, line.root = call, call.root
+            line.last_call = call
             tools = call.trunk.batch
             if tools is None:
                 return None
@@ -206,6 +217,29 @@ class Intake:
             line.pending.append(batch)
             return batch
 
+    def ready_ahead(
+        self, thread: str, namespace: str, results: Iterable[str]
+    ) -> tuple[Trunk, Affinity] | None:
+        """The trunk through the longest finished run of an unfinished batch, in call order.
+
+        Never in completion order: a result whose predecessors are still running is no prefix of
+        the orchestrator's next request. Each longer run is returned once.
+        """
+        with self._lock:
+            line = self.line(thread, namespace)
+            ids = set(results)
+            answered = next((a for a in line.answers if ids & set(a.call_ids)), None)
+            if answered is None:
+                return None
+            run = [
+                answered.results[i]
+                for i in itertools.takewhile(answered.results.__contains__, answered.call_ids)
+            ]
+            if len(run) <= answered.ahead:
+                return None
+            answered.ahead = len(run)
+            return answered.call.trunk.extend([answered.message, *run]), answered.call.affinity
+
     def knows(self, thread: str, namespace: str) -> bool:
         """Whether any model call of this history was seen."""
         with self._lock:
@@ -220,14 +254,12 @@ class Intake:
                 line.pending.remove(batch)
 
     def run_over(self, root: UUID) -> None:
-        """A graph run ended: its batches wait for nothing more, and its tokens are dropped."""
+        """A graph run ended: its batches wait for nothing more."""
         with self._lock:
             for line in self._lines.values():
                 for batch in line.pending:
                     if batch.root == root:
                         batch.run_over.happen()
-                if line.root == root:
-                    line.resident.clear()
 
     def pending(self) -> tuple[Batch, ...]:
         """Every batch whose branches have not finished."""

@@ -29,6 +29,11 @@ class Options(BaseModel):
         max_threads: Threads remembered at once; the least recently used falls out.
         splice: Whether prompts may be sent as token ids to `/v1/completions` when no chat request
             keeps the trunk.
+        warm_up: In mode `mirror`, have the other model compute each trunk while the orchestrator
+            generates (one token), so that the branch finds it cached.
+        prefill_ahead: While some tools of a batch still run, have the server compute the longest
+            run of finished results in call order (one token), so that the orchestrator's next
+            request finds it cached.
         priority: vLLM's request priority for branches (larger is later); used only by servers
             that run with `--scheduling-policy priority`.
     """
@@ -45,4 +50,6 @@ class Options(BaseModel):
     max_new_tokens: int = Field(default=512, ge=1)
     max_threads: int = Field(default=1024, ge=1)
     splice: bool = True
+    warm_up: bool = False
+    prefill_ahead: bool = False
     priority: int | None = None

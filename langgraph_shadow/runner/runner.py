@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from langgraph_shadow.alignment.ladder import Ladder
+from langgraph_shadow.alignment.render import Prompt
 from langgraph_shadow.branches.branch import Branch
 from langgraph_shadow.delivery.ledger import Ledger, Mode
 from langgraph_shadow.delivery.post import Post
@@ -19,7 +20,7 @@ from langgraph_shadow.delivery.sinks import StreamTarget
 from langgraph_shadow.hosts import Host, Hosts
 from langgraph_shadow.runner.batch import Batch
 from langgraph_shadow.runner.batch_run import BatchRun, view_of
-from langgraph_shadow.runner.branch_run import BranchRun
+from langgraph_shadow.runner.branch_run import BranchRun, warm
 from langgraph_shadow.runner.intake import Call, Intake
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
@@ -108,7 +109,24 @@ class Runner:
             target=StreamTarget.capture(),
         )
         self._launch(batch)
+        if batch is None and self._options.prefill_ahead:
+            self._prefill_ahead(thread, namespace, results)
         return True
+
+    def _prefill_ahead(self, thread: str, namespace: str, results: Mapping[str, Message]) -> None:
+        ready = self._intake.ready_ahead(thread, namespace, results)
+        if ready is None or ready[0].model != self._llm.model_name:
+            return
+        host = self._hosts.current()
+
+        async def prefill() -> None:
+            trunk, affinity = ready
+            server = await self._server(host)
+            await warm(
+                Prompt.of(trunk), server, affinity=affinity, options=self._options, once=self._once
+            )
+
+        host.spawn(prefill)
 
     def run_over(self, root: UUID) -> None:
         """A graph run ended."""
@@ -160,41 +178,63 @@ class Runner:
         return all(f.done() for f in futures)
 
     async def _run(self, batch: Batch, done: concurrent.futures.Future[None]) -> None:
-        try:
-            await batch.wait_for_launch(self._options)
-            batch.launched = True
-            await self._run_branches(batch)
-        except Exception as error:
-            self._once.warn(log, f"bug-{type(error).__name__}", "a batch failed: %r", error)
-        finally:
-            self._close(batch, done)
-
-    async def _run_branches(self, batch: Batch) -> None:
-        mode = self._mode(batch)
-        line = self._intake.line(batch.trunk.key.thread, batch.trunk.key.namespace)
         run = BatchRun(
             batch=batch,
             branches=self._due(batch),
             launch=self._options.launch,
-            mode=mode,
+            mode=self._mode(batch),
             ledger=self._ledger,
             post=self._post,
             slots=self._slots,
         )
+        try:
+            await run.run(await self._prepared(run))
+        except asyncio.CancelledError:
+            run.shed_rest("the event loop ended first; await shadow.drain() before it does")
+            raise
+        except Exception as error:
+            self._once.warn(log, f"bug-{type(error).__name__}", "a batch failed: %r", error)
+            run.shed_rest(f"{type(error).__name__}: {error}")
+        finally:
+            self._close(batch, done)
+
+    async def _prepared(self, run: BatchRun) -> BranchRun:
+        """Wait for the launch, and use the time: branches are aligned while the request runs."""
+        batch = run.batch
+        await batch.wait_for_request(self._options)
         server = await self._server(batch.host)
-        trunk = batch.trunk if mode == "shared" else self._mirrored(batch.trunk)
-        await run.run(
-            lambda: BranchRun(
-                server=server,
-                ladder=self._ladder,
-                options=self._options,
-                once=self._once,
-                trunk=trunk,
-                affinity=batch.affinity,
-                resident=line.resident,
-                sent=(lambda: batch.sent) if mode == "shared" else None,
-                question=_question(batch.trunk),
-            )
+        branches = self._branch_run(run, server)
+        if run.mode == "mirror" and self._options.warm_up:
+            await branches.warm()
+        await branches.prepare(run.branches)
+        await batch.wait_for_launch(self._options)
+        batch.launched = True
+        if self._asked(run) != branches.trunk:  # the model call was made anew meanwhile
+            branches = self._branch_run(run, server)
+        return branches
+
+    def _branch_run(self, run: BatchRun, server: Server) -> BranchRun:
+        batch = run.batch
+        line = self._intake.line(batch.trunk.key.thread, batch.trunk.key.namespace)
+
+        def sent() -> list[Prompt]:
+            if run.mode == "shared":
+                return [Prompt.of(batch.sent)]
+            return [line.mirrored] if line.mirrored is not None else []
+
+        def keep(prompt: Prompt) -> None:
+            line.mirrored = prompt
+
+        return BranchRun(
+            server=server,
+            ladder=self._ladder,
+            options=self._options,
+            once=self._once,
+            trunk=self._asked(run),
+            affinity=batch.affinity,
+            sent=sent,
+            keep=keep,
+            question=_question(batch.trunk),
         )
 
     def _due(self, batch: Batch) -> list[Branch]:
@@ -219,8 +259,11 @@ class Runner:
         same_server = not batch.origin or batch.origin == self._base_url
         return "shared" if same_model and same_server else "mirror"
 
-    def _mirrored(self, trunk: Trunk) -> Trunk:
-        """The trunk as the other model is asked: its own request fields, the same messages."""
+    def _asked(self, run: BatchRun) -> Trunk:
+        """The trunk as the branches' model is asked: a mirror has request fields of its own."""
+        trunk = run.batch.trunk
+        if run.mode == "shared":
+            return trunk
         fields = {
             **{k: v for k, v in (self._llm.extra_body or {}).items() if k in PROMPT_FIELDS},
             "reasoning_effort": self._llm.reasoning_effort,

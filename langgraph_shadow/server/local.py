@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import httpx
+import httpx2
 
 from langgraph_shadow.errors import ServerConfigError
 from langgraph_shadow.server.models import (
@@ -207,11 +207,11 @@ class LocalServer:
             if seconds > self._start_timeout:
                 problem = f"vLLM was not ready after {seconds:.0f} s"
                 raise self._failure(problem)
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{self.root_url}/health", trust_env=False).is_success:
+            with contextlib.suppress(httpx2.TransportError):
+                if httpx2.get(f"{self.root_url}/health", trust_env=False).is_success:
                     break
             time.sleep(_POLL_S)
-        served = httpx.get(f"{self.base_url}/models", trust_env=False).json()
+        served = httpx2.get(f"{self.base_url}/models", trust_env=False).json()
         self.model = served["data"][0]["id"]
 
     def _keeper_says(self) -> int | None:

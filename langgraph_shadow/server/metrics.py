@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from langgraph_shadow.errors import ServerConfigError
@@ -109,10 +109,10 @@ def fetch_metrics(root_url: str, *, timeout: float = 5.0) -> ServerMetrics:
     """
     url = f"{root_url.rstrip('/')}/metrics"
     try:
-        response = httpx.get(url, timeout=timeout)
+        response = httpx2.get(url, timeout=timeout)
         response.raise_for_status()
         return parse_metrics(response.text)
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         problem = f"The server's metrics could not be read: {error}"
         remedy = "Check the address (without /v1) and that the server is running."
         raise ServerConfigError(problem, url=url, remedy=remedy) from error

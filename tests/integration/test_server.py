@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -64,7 +64,7 @@ def test_template_extends_inside_a_tool_loop_on_the_server(vllm_server: VllmServ
 
     def tokens(messages: list[dict[str, object]]) -> list[int]:
         body = {"model": vllm_server.model, "messages": messages, "tools": [tool]}
-        answer = httpx.post(f"{vllm_server.root_url}/tokenize", json=body, trust_env=False)
+        answer = httpx2.post(f"{vllm_server.root_url}/tokenize", json=body, trust_env=False)
         return answer.raise_for_status().json()["tokens"]
 
     first, second = tokens(history[:2]), tokens(history)

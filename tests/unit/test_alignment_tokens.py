@@ -130,10 +130,9 @@ async def test_a_tail_without_a_quiet_form_stays_in_its_thinking_block(tokenizer
 def merging(tokenizer: Any) -> LocalRenderer:
     """A template whose line break, after the content, merges with a full stop."""
     source = (ZOO / "plain.jinja").read_text()
-    return LocalRenderer(
-        source.replace("<|im_end|>\n{% endfor -%}", "\n<|im_end|>\n{% endfor -%}"),
-        tokenizer=tokenizer,
-    )
+    closed = source.replace("<|im_end|>\n{% endfor -%}", '{{ "\\n" }}<|im_end|>\n{% endfor -%}')
+    assert closed != source
+    return LocalRenderer(closed, tokenizer=tokenizer)
 
 
 class NoText:

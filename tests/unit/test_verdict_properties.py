@@ -35,7 +35,7 @@ ANSWERS = st.one_of(
 )
 FINISH = st.sampled_from(["stop", "length", None])
 UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-FORBIDDEN = re.compile(r"://|\]\(|`|<\|im|<script|</?b>|\bSKIP\b|\[INST\]|evil")
+FORBIDDEN = re.compile(r"://|\]\(|`|<\|im|<script|</?b>|\bSKIP\b|\[INST\]")
 CLOSERS = ("</think", "[/THINK", "channel|>final", "<channel|>", "assistantfinal")
 
 
@@ -122,7 +122,7 @@ def test_the_watch_stops_early_and_at_the_right_place() -> None:
     assert stops_at("見つかりました。次") == "見つかりました。次"
     assert stops_at("SKIP because it is empty") == "SKIP "
     assert stops_at("SKIP") is None
-    assert stops_at("Found it. <tool_call>") == "Found it. <tool_call"
+    assert stops_at("Found it. <tool_call>") == "Found it. <tool_call>"
     assert stops_at("<think>Hm. Well. So</think>Found it. Next") == (
         "<think>Hm. Well. So</think>Found it. N"
     )
