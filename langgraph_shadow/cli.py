@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from langgraph_shadow.commands.check import check
+from langgraph_shadow.commands.demo import demo
 from langgraph_shadow.commands.serve import serve
+from langgraph_shadow.commands.template import template
 
 app = typer.Typer(
     name="langgraph-shadow",
@@ -14,6 +17,10 @@ app = typer.Typer(
     add_completion=False,
 )
 
-app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(serve)
+app.command()(demo)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve)
+app.command()(check)
+app.command()(template)
+
+if __name__ == "__main__":
+    app()

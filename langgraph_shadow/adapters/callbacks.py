@@ -136,12 +136,12 @@ class ShadowCallbackHandler(BaseCallbackHandler):
     @harmless
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """A graph, node or runnable ended."""
-        self._chain_over(run_id)
+        self._chain_over(run_id, failed=False)
 
     @harmless
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """A graph, node or runnable failed or was cancelled."""
-        self._chain_over(run_id)
+        self._chain_over(run_id, failed=True)
 
     @harmless
     def on_tool_start(
@@ -168,6 +168,6 @@ class ShadowCallbackHandler(BaseCallbackHandler):
         """A tool failed."""
         self._runs.ended(run_id)
 
-    def _chain_over(self, run_id: UUID) -> None:
+    def _chain_over(self, run_id: UUID, *, failed: bool) -> None:
         if self._runs.ended(run_id):
-            self._sight.runner.run_over(run_id)
+            self._sight.runner.run_over(run_id, failed=failed)

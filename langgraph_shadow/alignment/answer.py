@@ -5,11 +5,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from langgraph_shadow.alignment.carriers import NONCE, occurrences, quiet
-from langgraph_shadow.alignment.render import Detokenizer, Items, Prompt, Renderer
+from langgraph_shadow.alignment.carriers import NONCE, find_last, quiet
+from langgraph_shadow.alignment.render import (
+    Detokenizer,
+    Items,
+    Prompt,
+    Renderer,
+    RendererUnavailableError,
+)
 from langgraph_shadow.errors import AlignmentError
 
 _THINK = re.compile(r"<(/?)(?:\w+:)?think(?:ing)?>|\[(/?)THINK\]", re.IGNORECASE)
+
+_MARKER = re.compile(r"[<\[]\S+[>\]\[]")
+"""What an end-of-turn token looks like; plain text would stop ordinary answers."""
+
+_MARK = 4
+"""Tokens at the nonce's end by which it is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +47,12 @@ class Opening:
 async def opening(prompt: Prompt, instruction: str, tail: Items, renderer: Renderer) -> Opening:
     """Read the opener from a branch's tail, and learn the end of turn on a short chat.
 
-    A template that refuses the short chat leaves `stop` empty.
+    A renderer that cannot give text leaves both empty; so does, for `stop`, a template that
+    refuses the short chat or ends a turn with plain text.
     """
-    text = ""
-    if isinstance(renderer, Detokenizer):
-        text = (await renderer.text(tail)).rpartition(instruction)[2]
+    if not isinstance(renderer, Detokenizer):
+        return Opening()
+    text = (await renderer.text(tail)).rpartition(instruction)[2]
     turn = quiet(
         replace(
             prompt,
@@ -55,10 +68,15 @@ async def opening(prompt: Prompt, instruction: str, tail: Items, renderer: Rende
     )
     try:
         rendered = (await renderer.render(turn)).items
+    except RendererUnavailableError:
+        raise
     except AlignmentError:
         return Opening(text=text)
-    mark = (await renderer.tokens(NONCE))[-4:]
-    places = occurrences(rendered, mark)
-    if not places or isinstance(rendered, str):
+    place = find_last(rendered, (await renderer.tokens(NONCE))[-_MARK:])
+    if place is None or isinstance(rendered, str):
         return Opening(text=text)
-    return Opening(text=text, stop=rendered[places[-1] + len(mark) :][:1])
+    # A line break may stand between the content and the end marker.
+    for token in rendered[place + _MARK :][:2]:
+        if _MARKER.fullmatch((await renderer.text((token,))).strip()):
+            return Opening(text=text, stop=(token,))
+    return Opening(text=text)

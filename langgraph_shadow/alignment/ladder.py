@@ -19,6 +19,8 @@ from langgraph_shadow.trunk.model import PROMPT_FIELDS, Trunk, canonical
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from langgraph_shadow.alignment.answer import Opening
+
 __all__ = ["DEFAULT", "Aligned", "Ladder", "refuse_reason"]
 
 DEFAULT = tuple(CARRIERS)
@@ -32,6 +34,7 @@ REMEMBERED = 256
 class _Choice:
     carrier: str
     closing: int
+    opening: Opening | None
 
 
 class Ladder:
@@ -111,8 +114,11 @@ class Ladder:
             name, why = list(tried.items())[-1]
             msg = f"No carrier keeps the trunk; the last one tried, {name}, was refused: {why}."
             raise AlignmentError(msg, tried=tried)
-        self._remember(key, _Choice(aligned.carrier, len(aligned.trunk) - aligned.needed))
-        return await session.complete(aligned)
+        same = choice is not None and choice.carrier == aligned.carrier
+        aligned = await session.complete(aligned, choice.opening if choice and same else None)
+        closing = len(aligned.trunk) - aligned.needed
+        self._remember(key, _Choice(aligned.carrier, closing, aligned.opening))
+        return aligned
 
     async def _climb(
         self,

@@ -10,7 +10,6 @@ from langgraph_shadow.alignment.answer import Opening, opening
 from langgraph_shadow.alignment.carriers import Carrier, closing_items, nonced, occurrences
 from langgraph_shadow.alignment.render import (
     Detokenizer,
-    Items,
     Prompt,
     Renderer,
     RendererUnavailableError,
@@ -134,15 +133,13 @@ class Session:
         )
         return _count(now, self.instruction) - _count(before, self.instruction)
 
-    async def complete(self, aligned: Aligned) -> Aligned:
-        """Add what a spliced branch's answer needs."""
+    async def complete(self, aligned: Aligned, known: Opening | None) -> Aligned:
+        """Add what a spliced branch's answer needs; `known` saves asking again."""
         if aligned.prompt is not None:
             return aligned
-        tail: Items = aligned.branch.items[aligned.needed :]
-        return replace(
-            aligned,
-            opening=await opening(self.prompt, self.instruction, tail, self.renderer),
-        )
+        tail = aligned.branch.items[aligned.needed :]
+        found = known or await opening(self.prompt, self.instruction, tail, self.renderer)
+        return replace(aligned, opening=found)
 
 
 def _count(text: str, instruction: str) -> int:

@@ -46,7 +46,10 @@ def first_sentence(
     body = markers.after_thinking(cleaning.visible(answer), thinking_open=thinking_open)
     if body is None:
         return Nothing("thinking only") if final else None
-    body = body.lstrip()
+    longest = _LONGEST_SENTENCE * branch.max_characters
+    # What lies further on decides nothing, and a hostile answer must not cost time.
+    body = body.lstrip()[: longest + 4 * markers.LONGEST_MARKER]
+    endless = len(body) > longest + markers.LONGEST_MARKER
     if body.startswith("```"):
         if "\n" not in body and not final:
             return None
@@ -75,11 +78,9 @@ def first_sentence(
         return Nothing("tool call")
     if _mentions(branch.skip_word, body[:end], open_end=found.end is None and not final):
         return Nothing("skip word")
-    longest = _LONGEST_SENTENCE * branch.max_characters
     if not final:
         if found.end is None:
-            endless = not found.pending and len(body) > longest + markers.LONGEST_MARKER
-            return Nothing("no sentence") if endless else None
+            return Nothing("no sentence") if endless and not found.pending else None
         if not rest or (rest[0] in "<[`✿" and len(rest) < markers.LONGEST_MARKER):
             return None  # a tool call may follow at once
     if not any(c.isalnum() for c in sentence):

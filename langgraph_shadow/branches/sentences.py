@@ -53,13 +53,14 @@ def first_sentence_end(text: str, *, final: bool) -> SentenceEnd:
     """
     blank = _BLANK_LINE.search(text)
     limit = blank.start() if blank else len(text)
+    first_letter = next((i for i, char in enumerate(text) if char.isalpha()), len(text))
     for mark in _END.finditer(text, 0, limit):
         end = mark.end()
         following = text[end:limit].lstrip()
         if not following and not blank and not final:
             return SentenceEnd(None, pending=True)
-        if not _has_letter(text[:end]):
-            continue
+        if end <= first_letter:
+            continue  # "1. " and "# " are not sentences
         if not following:
             return SentenceEnd(end)
         hard = mark.group()[0] in _HARD
@@ -71,9 +72,7 @@ def first_sentence_end(text: str, *, final: bool) -> SentenceEnd:
 def _is_inner(text: str, mark: re.Match[str], following: str) -> bool:
     """Whether a closing mark inside `text` belongs to an abbreviation, a number or a pause."""
     goes_on = following[0].islower()
-    if mark.group().startswith(("..", "…")):
-        return goes_on
-    if not mark.group().startswith("."):
+    if mark.group().startswith("..") or not mark.group().startswith("."):
         return goes_on
     word = _word_before(text, mark.start())
     if _TITLE.fullmatch(word) or (len(word) == 1 and word.isupper() and word != "I"):
@@ -93,7 +92,3 @@ def ends_in_number(text: str) -> bool:
 def _word_before(text: str, position: int) -> str:
     found = _LAST_WORD.search(text, max(0, position - 24), position)
     return found.group() if found else ""
-
-
-def _has_letter(text: str) -> bool:
-    return any(c.isalpha() for c in text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import asdict
-from pathlib import Path  # noqa: TC003  (typer reads the annotations when it runs)
+from pathlib import Path
 from typing import Annotated, Any
 
 import httpx

@@ -10,9 +10,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from langgraph_shadow import Shadow, user_update
 from langgraph_shadow.demo.agent import agent_node, research_graph
-from langgraph_shadow.demo.ghosts import count_ghosts
 from langgraph_shadow.demo.report import DemoReport, OrchestratorUse, branch_reports
 from langgraph_shadow.demo.tools import TOOLS
+from langgraph_shadow.testing.search import count_ghosts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

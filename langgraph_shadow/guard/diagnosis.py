@@ -178,6 +178,9 @@ def _tool_name(tools: Sequence[Parts], at: int) -> str:
 
 def _messages(before: Trunk, after: Trunk, rules: FieldRules) -> Finding | None:
     start = max(0, common_prefix(before.digests, after.digests) - 1)
+    rest = before.messages[start + 1 :]
+    if rest and rest == after.messages[start + 1 : len(before.messages)]:
+        return _one_message(start, before, after, rules)
     old = [message_parts(m, rules) for m in before.messages[start:]]
     new = [message_parts(m, rules) for m in after.messages[start:]]
     same = common_prefix(old, new)
@@ -202,6 +205,18 @@ def _messages(before: Trunk, after: Trunk, rules: FieldRules) -> Finding | None:
         resumes=any(parts in present for parts in old),
         summary=_is_summary(new[0]) and not _is_summary(old[0]),
     )
+
+
+def _one_message(index: int, before: Trunk, after: Trunk, rules: FieldRules) -> Finding | None:
+    """The finding when one message differs and all old ones after it are there, in place."""
+    pair = before.messages[index], after.messages[index]
+    old, new = (message_parts(message, rules) for message in pair)
+    if old == new:
+        return None
+    label, x, y = _first_difference(old, new)
+    path = f"messages[{index}].{label}" if label else f"messages[{index}]"
+    kind = _rewritten(*pair, [old], [new]) or "edited"
+    return Finding(kind, path, x, y, index=index, resumes=True)
 
 
 def _rewritten(
@@ -339,4 +354,9 @@ def _role(message: object) -> object:
 
 
 def _size(message: object) -> int:
-    return sum(len(text) for _, text in message_parts(message, FieldRules()))
+    """Characters of a message, roughly; strings are not copied to count them."""
+    if not isinstance(message, dict):
+        return len(text_of(message))
+    content, calls = message.get("content"), message.get("tool_calls")
+    size = len(content) if isinstance(content, str) else len(text_of(content or ""))
+    return size + (len(text_of(calls)) if calls else 0)

@@ -46,7 +46,7 @@ _KEYED = (
     r"|(?i:\b(?:id|request|req|session|trace|run|thread|conversation|correlation|span))"
     r"[\s_:=#-]{1,3}\d{3,}(?![A-Za-z0-9_-]))"
 )
-_TOKEN = r"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_-]{5,255}(?![A-Za-z0-9_-])"
+_TOKEN = r"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_-]{5,255}+(?![A-Za-z0-9_-])"
 _UUID = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _VOLATILE = re.compile(
     rf"(?P<uuid>{_UUID})|(?P<clock>{_CLOCK})|(?P<keyed>{_KEYED})|(?P<token>{_TOKEN})"
@@ -54,7 +54,7 @@ _VOLATILE = re.compile(
 
 _CONTEXT = 64
 """Characters kept around a difference, so that a pattern it cuts through is seen whole."""
-_MAX_SPAN = 200_000
+_MAX_SPAN = 50_000
 """A longer difference is not a clock or an identifier; bounds the work (characters)."""
 
 

@@ -50,6 +50,7 @@ class Batch:
         target: The run's `custom` stream.
         streams: Whether the orchestrator's calls are known to stream.
         launched: Whether its branches have left, so that its trunk may not change any more.
+        run_failed: Whether the graph's run ended with an error or was cancelled.
         finished: When the batch was complete (`time.perf_counter`).
         predicted_right: Whether the predicted trunk is what was then sent; None when not known.
         seen: The orchestrator's next request was seen, and `trunk` is what it sent.
@@ -70,6 +71,7 @@ class Batch:
     target: StreamTarget | None
     streams: bool
     launched: bool = False
+    run_failed: bool = False
     finished: float = field(default_factory=time.perf_counter)
     predicted_right: bool | None = None
     seen: Moment = field(init=False)
@@ -113,6 +115,11 @@ class Batch:
 
     async def _first_of(self, moment: Moment, *, timeout: float) -> None:
         await wait_any((moment, self.run_over), timeout=timeout)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the run failed before the orchestrator asked again."""
+        return self.run_failed and self.seen.at is None
 
     def lag_ms(self) -> float:
         """Milliseconds since the batch was complete."""

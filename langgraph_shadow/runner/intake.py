@@ -253,12 +253,13 @@ class Intake:
             if line is not None and batch in line.pending:
                 line.pending.remove(batch)
 
-    def run_over(self, root: UUID) -> None:
+    def run_over(self, root: UUID, *, failed: bool) -> None:
         """A graph run ended: its batches wait for nothing more."""
         with self._lock:
             for line in self._lines.values():
                 for batch in line.pending:
                     if batch.root == root:
+                        batch.run_failed = failed
                         batch.run_over.happen()
 
     def pending(self) -> tuple[Batch, ...]:

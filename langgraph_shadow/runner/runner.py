@@ -128,9 +128,9 @@ class Runner:
 
         host.spawn(prefill)
 
-    def run_over(self, root: UUID) -> None:
-        """A graph run ended."""
-        self._intake.run_over(root)
+    def run_over(self, root: UUID, *, failed: bool) -> None:
+        """A graph run ended, or failed or was cancelled."""
+        self._intake.run_over(root, failed=failed)
 
     async def drain(self, timeout: float) -> bool:
         """Let waiting batches go and wait for all; False when some were still running."""
@@ -188,7 +188,11 @@ class Runner:
             slots=self._slots,
         )
         try:
-            await run.run(await self._prepared(run))
+            branches = await self._prepared(run)
+            if branches is None:
+                run.shed_rest("the run failed or was cancelled")
+            else:
+                await run.run(branches)
         except asyncio.CancelledError:
             run.shed_rest("the event loop ended first; await shadow.drain() before it does")
             raise
@@ -198,10 +202,16 @@ class Runner:
         finally:
             self._close(batch, done)
 
-    async def _prepared(self, run: BatchRun) -> BranchRun:
-        """Wait for the launch, and use the time: branches are aligned while the request runs."""
+    async def _prepared(self, run: BatchRun) -> BranchRun | None:
+        """Wait for the launch, and use the time: branches are aligned while the request runs.
+
+        Returns:
+            None when the run failed before the orchestrator asked again: nobody waits for news.
+        """
         batch = run.batch
         await batch.wait_for_request(self._options)
+        if batch.abandoned:
+            return None
         server = await self._server(batch.host)
         branches = self._branch_run(run, server)
         if run.mode == "mirror" and self._options.warm_up:

@@ -1,13 +1,18 @@
-"""Random append-only histories for the guard's tests, and the requests that an agent makes of them."""
+"""What the guard's tests share: histories, the requests an agent makes of them, a renderer."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
+from langgraph_shadow.alignment.render import Prompt, Rendering
+from langgraph_shadow.alignment.render_local import LocalRenderer
 from langgraph_shadow.trunk.model import PROMPT_FIELDS, Trunk, TrunkKey
+
+if TYPE_CHECKING:
+    from langgraph_shadow.alignment.render import Unit
 
 KEY = TrunkKey(thread="t", node="agent")
 TOOLS = [
@@ -73,6 +78,32 @@ def model_calls(history: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The prompts of the model calls that wrote the history's assistant messages, and the next."""
     ends = [i for i, m in enumerate(history) if m["role"] == "assistant"]
     return [history[:end] for end in (*ends, len(history))]
+
+
+PLAIN = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}"
+    "{% endfor %}</>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+CHATTY = PLAIN.replace(
+    "{{ m.content }}", "{{ m.name }}{{ m.tool_call_id }}{{ m.reasoning }}{{ m.content }}"
+).replace("{{ c.function.name }}", "{{ c.id }}{{ c.function.name }}")
+
+
+class Words:
+    """The template's text, a number for each of its characters: tokens without a tokenizer."""
+
+    unit: Unit = "tokens"
+
+    def __init__(self, template: str = PLAIN) -> None:
+        self._inner = LocalRenderer(template)
+
+    async def render(self, prompt: Prompt) -> Rendering:
+        text = (await self._inner.render(prompt)).items
+        return Rendering("tokens", tuple(map(ord, str(text))), "test")
+
+    async def tokens(self, text: str) -> tuple[int, ...]:
+        return tuple(map(ord, text))
 
 
 _TEXT = st.text(max_size=30)

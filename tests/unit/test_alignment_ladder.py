@@ -84,7 +84,7 @@ async def test_the_first_carrier_that_keeps_the_trunk_is_chosen(
 @given(
     st.sampled_from(sorted(EXPECTED)),
     st.text(),
-    st.text(min_size=1).filter(str.strip),
+    st.text().map("Tell the user what is new. ".__add__),
     st.booleans(),
 )
 @settings(deadline=None)
@@ -92,10 +92,7 @@ async def test_what_is_aligned_really_keeps_the_trunk(
     name: str, result: str, instruction: str, splice: bool
 ) -> None:
     ladder = Ladder(splice=splice, max_new=5000)
-    try:
-        aligned = await ladder.align(loop(result), instruction, zoo(name), block_size=4)
-    except AlignmentError:
-        return
+    aligned = await ladder.align(loop(result), instruction, zoo(name), block_size=4)
     assert aligned.branch.items[: aligned.kept] == aligned.trunk.items[: aligned.kept]
     assert aligned.kept >= aligned.needed - 4
     assert len(aligned.branch) > aligned.kept

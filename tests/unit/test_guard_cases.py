@@ -11,12 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.guard_histories import KEY, TOOLS, calls, histories, loop, model_calls, result, system, trunk
 from hypothesis import given
 from hypothesis import strategies as st
 
 from langgraph_shadow.guard.diagnosis import diagnose
 from langgraph_shadow.guard.guard import Guard
+from tests.unit.guard_histories import (
+    KEY,
+    TOOLS,
+    calls,
+    histories,
+    loop,
+    model_calls,
+    result,
+    system,
+    trunk,
+)
 
 if TYPE_CHECKING:
     from langgraph_shadow.guard.report import Kind, Report
@@ -170,7 +180,7 @@ CLOCKS = (
 
 
 @given(
-    moment=st.datetimes(datetime(2001, 9, 9, 2), datetime(2099, 1, 1)),  # noqa: DTZ001
+    moment=st.datetimes(datetime(2001, 9, 9, 2), datetime(2099, 1, 1)),
     ticks=st.integers(1, 90_000_000),
     form=st.sampled_from(CLOCKS),
     place=st.sampled_from(("Now: {}", "{}", "You are kind. <now>{}</now> Be brief.", "[{}]\n...")),

@@ -197,8 +197,9 @@ def test_the_least_recently_used_thread_is_forgotten() -> None:
 
 def test_learnt_rules_decide() -> None:
     def renumbered() -> list[dict[str, object]]:
-        return [system(), user("How fast do glaciers retreat?"), calls("call_9", query="call_0",
-                limit=5), result("call_9", "what call_0 found"), calls("b"), result("b")]  # fmt: skip
+        head = loop(0)
+        call = calls("call_9", query="call_0", limit=5)
+        return [*head, call, result("call_9", "what call_0 found"), calls("b"), result("b")]
 
     by_rule, taught = Guard(mode="observe"), Guard(mode="observe")
     taught.learn("m", FieldRules(ids=False))

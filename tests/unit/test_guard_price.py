@@ -6,42 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from langgraph_shadow.alignment.render import Prompt, Rendering
+from langgraph_shadow.alignment.render import Prompt
 from langgraph_shadow.alignment.render_local import LocalRenderer
 from langgraph_shadow.alignment.render_server import WireRenderer
 from langgraph_shadow.errors import AlignmentError
 from langgraph_shadow.guard.diagnosis import diagnose
 from langgraph_shadow.guard.fields import FieldRules, probe_fields
 from langgraph_shadow.guard.price import price
-from tests.unit.guard_histories import loop, trunk
+from tests.unit.guard_histories import CHATTY, PLAIN, Words, loop, trunk
 
 if TYPE_CHECKING:
-    from langgraph_shadow.alignment.render import Unit
-
-PLAIN = (
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}"
-    "{% endfor %}</>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
-)
-CHATTY = PLAIN.replace(
-    "{{ m.content }}", "{{ m.name }}{{ m.tool_call_id }}{{ m.reasoning }}{{ m.content }}"
-).replace("{{ c.function.name }}", "{{ c.id }}{{ c.function.name }}")
-
-
-class Words:
-    """The template's text, a number for each of its characters: tokens without a tokenizer."""
-
-    unit: Unit = "tokens"
-
-    def __init__(self, template: str = PLAIN) -> None:
-        self._inner = LocalRenderer(template)
-
-    async def render(self, prompt: Prompt) -> Rendering:
-        text = (await self._inner.render(prompt)).items
-        return Rendering("tokens", tuple(map(ord, str(text))), "test")
-
-    async def tokens(self, text: str) -> tuple[int, ...]:
-        return tuple(map(ord, text))
+    from langgraph_shadow.alignment.render import Rendering
 
 
 class Refusing(Words):

@@ -52,7 +52,7 @@ def test_with_a_ticking_clock_each_trunk_extends_the_one_before(
     seconds, before = 0, None
     for tick, messages in zip(ticks, model_calls(history), strict=False):
         seconds += tick
-        clock = f" Now 2026-07-21 12:{seconds // 60:02d}:{seconds % 60:02d}, request req_{seconds}a8f3kd."
+        clock = f" It is 2026-07-21 12:{seconds // 60:02d}:{seconds % 60:02d}, req_{seconds}a8f3kd."
         messages = [{**messages[0], "content": messages[0]["content"] + clock}, *messages[1:]]
         given_in = trunk(messages)
         untouched = copy.deepcopy(given_in.messages)

@@ -121,6 +121,9 @@ def read(answer: str, *, branch: Branch = UPDATE, question: str = "") -> Verdict
         ("<" * 20_000, None),
         ("[" * 20_000, None),
         ("a.b-" * 5_000, None),
+        (". " * 20_000, None),
+        (".)" * 20_000, None),
+        ("<!--" * 10_000, None),
     ],
 )  # fmt: skip
 def test_hostile_answers(answer: str, text: str | None) -> None:

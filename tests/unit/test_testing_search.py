@@ -8,7 +8,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from langgraph_shadow.demo.ghosts import count_ghosts
+from langgraph_shadow.testing.search import count_ghosts
 
 SAID = "Der Agent hat „csv“ gefunden."
 DOC = "csv.reader\n\nReads a file."
