@@ -1,7 +1,7 @@
 """Small agents over the real model, whose tool calls are forced and whose ends are counted.
 
-A random model cannot decide to call a tool, so constrained decoding makes it write one for the first
-few calls; that leaves the prompt's tokens unchanged (facts/vllm.md, "Models without a model hub").
+A random model cannot decide to call a tool, so constrained decoding makes it write one for the
+first few calls; that leaves the prompt's tokens unchanged (facts/vllm.md, "Models without a model hub").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from langgraph.prebuilt import ToolNode
 SYSTEM = "You are a careful research agent. Read what the tools bring and cite it. " * 12
 GLACIERS = (
     "Alpine glaciers lost about a third of their volume between 2000 and 2023, and the loss is "
-    "fastest where dust darkens the ice. Measurements come from mass balance stakes and satellites. "
+    "fastest where dust darkens the ice. Measurements come from stakes in the ice and satellites. "
 )
 
 

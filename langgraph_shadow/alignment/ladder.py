@@ -14,7 +14,7 @@ from langgraph_shadow.alignment.render import (
 )
 from langgraph_shadow.alignment.session import Aligned, Session
 from langgraph_shadow.errors import AlignmentError
-from langgraph_shadow.trunk.model import PROMPT_FIELDS, Trunk, canonical
+from langgraph_shadow.trunk.model import PROMPT_FIELDS, Trunk, canonical, digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,12 +95,13 @@ class Ladder:
         if not trunk.messages:
             msg = "The trunk has no messages, so there is nothing to branch from."
             raise AlignmentError(msg)
-        session = Session(_prompt(trunk), instruction, renderer, known)
         if renderer.unit == "wire":
-            return await _unproved(session)
+            # `known` may be in tokens; wire text cannot be compared with them.
+            return await _unproved(Session(_prompt(trunk), instruction, renderer, None))
         if known is not None and known.unit != renderer.unit:
             msg = f"The known trunk is in {known.unit}, the renderer speaks in {renderer.unit}."
             raise AlignmentError(msg)
+        session = Session(_prompt(trunk), instruction, renderer, known)
         key = _key(trunk, renderer)
         tried: dict[str, str] = {}
         choice = self._choices.get(key)
@@ -180,11 +181,7 @@ class Ladder:
 
 async def _unproved(session: Session) -> Aligned:
     trunk = await session.render(session.prompt)
-    carrier = CARRIERS["user_turn"]
-    # `known` may be in tokens; a wire renderer cannot compare with it.
-    if trunk.unit != "wire":
-        trunk = await session.renderer.render(session.prompt)
-    return await session.attach(carrier, trunk, len(trunk), calm=False)
+    return await session.attach(CARRIERS["user_turn"], trunk, len(trunk), calm=False)
 
 
 def refuse_reason(trunk: Trunk, fields: Mapping[str, Any], *, model: str) -> str | None:
@@ -225,14 +222,7 @@ def _prompt(trunk: Trunk) -> Prompt:
 
 def _key(trunk: Trunk, renderer: Renderer | None) -> bytes:
     """What decides which carrier works; the template's identity comes last."""
-    kwargs = {k: v for k, v in trunk.fields.items() if k != "cache_salt"}
-    head = canonical(
-        [
-            trunk.model,
-            kwargs,
-            trunk.has_reasoning,
-            bool(trunk.tools),
-            trunk.messages[-1]["role"] if trunk.messages else "",
-        ]
-    )
-    return head + b"\0" + str(getattr(renderer, "template_id", "")).encode() if renderer else head
+    fields = {k: v for k, v in trunk.fields.items() if k != "cache_salt"}
+    last = trunk.messages[-1]["role"] if trunk.messages else ""
+    head = digest(b"", [trunk.model, fields, trunk.has_reasoning, bool(trunk.tools), last])
+    return head + str(getattr(renderer, "template_id", "")).encode()

@@ -24,6 +24,9 @@ Raises `RendererUnavailableError` when the route cannot be used (403, 404, no co
 `AlignmentError` when the server refused this prompt (400), with the server's own sentence.
 """
 
+_TEXTS = 64
+"""Bare texts whose token ids are kept: a server's few instructions, and the nonce."""
+
 
 class ServerRenderer:
     """Renders through vLLM's `/tokenize`, in tokens.
@@ -40,6 +43,7 @@ class ServerRenderer:
     def __init__(self, post: Post, *, model: str) -> None:
         """Keep `post`, the caller's way to the server; see `Post` for what it must raise."""
         self._post = post
+        self._texts: dict[str, tuple[int, ...]] = {}
         self.model = model
 
     async def render(self, prompt: Prompt) -> Rendering:
@@ -61,8 +65,13 @@ class ServerRenderer:
         return Rendering("tokens", await self._ids(body), "/tokenize")
 
     async def tokens(self, text: str) -> tuple[int, ...]:
-        """Token ids of a bare text."""
-        return await self._ids({"model": self.model, "prompt": text, "add_special_tokens": False})
+        """Token ids of a bare text; the same few texts are asked for again and again."""
+        if text not in self._texts:
+            if len(self._texts) >= _TEXTS:
+                self._texts.clear()
+            body = {"model": self.model, "prompt": text, "add_special_tokens": False}
+            self._texts[text] = await self._ids(body)
+        return self._texts[text]
 
     async def text(self, items: Items) -> str:
         """The text of some token ids, through `/detokenize`."""

@@ -11,8 +11,6 @@ from pydantic import BaseModel, RootModel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Role = Literal["user", "system"]
-
 _SLUG = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 
@@ -53,7 +51,6 @@ class Branch:
         schema: A pydantic model: the answer is an object of it, not a sentence.
         links: Whether http(s) links may reach the person.
         max_characters: Longest text for the person, in characters.
-        role: The role of the message that carries the instruction.
 
     Raises:
         ValueError: A value is out of its range; the message says which and what to do.
@@ -69,7 +66,6 @@ class Branch:
     schema: type[BaseModel] | None = None
     links: bool = False
     max_characters: int = 240
-    role: Role = "user"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "instruction", self.instruction.strip())
@@ -98,8 +94,6 @@ class Branch:
             self._refuse(f"max_characters is {self.max_characters}: it must be at least 16")
         if not 0.0 <= self.temperature <= 2.0:
             self._refuse(f"temperature is {self.temperature}: it must be between 0 and 2")
-        if self.role not in ("user", "system"):
-            self._refuse(f"role is {self.role!r}: it must be 'user' or 'system'")
 
     def _refuse(self, problem: str) -> None:
         msg = f"branch {self.name!r}: {problem}"

@@ -20,34 +20,12 @@ from langgraph_shadow.guard.parts import (
     text_of,
     tool_parts,
 )
-from langgraph_shadow.guard.report import Kind, Report
+from langgraph_shadow.guard.report import REPAIRS, Kind, Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from langgraph_shadow.trunk.model import Trunk
-
-REPAIRS: dict[Kind, str] = {
-    "clock": "Freeze the time when the thread starts, or put it into the newest user or tool "
-    "message.",
-    "identifier": "Keep the identifier constant for the thread, or put it into metadata instead "
-    "of the prompt.",
-    "edited": "Leave sent messages as they are; put what is new into a message at the end.",
-    "removed": "Keep the history append-only, or cut it rarely, in one big step announced with "
-    "expect_break.",
-    "summarised": "Compact rarely and in one big step, and announce it with expect_break.",
-    "inserted": "Append the new message at the end instead of inserting it.",
-    "reordered": "Keep messages in the order they were first sent; tool results in call order.",
-    "tools": "Send the same tools in the same order on every call; refuse a tool when it is "
-    "called instead of leaving it out.",
-    "serialisation": "Serialise the value once and send the same text again.",
-    "reasoning": "Send the reasoning of earlier answers back as the server gave it.",
-    "request_field": "Keep this request field constant for the thread.",
-    "isolation": "Keep model, LoRA and cache_salt constant for the thread; the KV cache is "
-    "separate for each.",
-    "unknown": "Compare the two requests; the prompt must only grow at its end.",
-}
-"""What to do, one sentence per kind."""
 
 IN_PLACE: frozenset[Kind] = frozenset({"clock", "identifier", "serialisation", "reasoning"})
 """Kinds in which the new message is the old one, written differently."""

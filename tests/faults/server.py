@@ -65,7 +65,9 @@ class Reply:
 
     async def event(self, value: object) -> None:
         """One server-sent event."""
-        await self.send(f"data: {value if isinstance(value, str) else json.dumps(value)}\n\n".encode())
+        await self.send(
+            f"data: {value if isinstance(value, str) else json.dumps(value)}\n\n".encode()
+        )
 
     async def end(self) -> None:
         """The end of the chunks."""
@@ -104,7 +106,9 @@ async def serve_chat(reply: Reply) -> None:
     if not body.get("stream"):
         message = {"role": "assistant", "content": text or None, "tool_calls": calls}
         choice = {"index": 0, "message": message, "finish_reason": finish}
-        await reply.json({**frame(), "object": "chat.completion", "choices": [choice], "usage": usage})
+        await reply.json(
+            {**frame(), "object": "chat.completion", "choices": [choice], "usage": usage}
+        )
         return
     await reply.start()
     for piece in _pieces(text):
@@ -326,4 +330,6 @@ class FaultServer:
         if branch:
             self.branches += 1
             self.arrived.set()
-        return self.completion if path == "/v1/completions" else self.branch if branch else serve_chat
+        return (
+            self.completion if path == "/v1/completions" else self.branch if branch else serve_chat
+        )

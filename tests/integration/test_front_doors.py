@@ -1,4 +1,4 @@
-"""Every front door on the real server: each batch fires once, hits as predicted, changes nothing."""
+"""Every front door on the real server: a batch fires once, hits as predicted, changes nothing."""
 
 from __future__ import annotations
 

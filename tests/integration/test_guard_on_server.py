@@ -26,6 +26,13 @@ def asked() -> dict[str, Any]:
     return {"messages": [("user", f"How fast do alpine glaciers retreat? ({uuid4()})")]}
 
 
+async def run(graph: Any, config: Any, *, sync: bool) -> None:
+    if sync:
+        graph.invoke(asked(), config)
+    else:
+        await graph.ainvoke(asked(), config)
+
+
 @pytest.mark.parametrize("mode", ["sync", "async", "watched"])
 async def test_reject_stops_a_ticking_prompt_and_sends_nothing(
     llm: ChatOpenAI, vllm_server: VllmServer, mode: str
@@ -38,10 +45,7 @@ async def test_reject_stops_a_ticking_prompt_and_sends_nothing(
     config = {"configurable": {"thread_id": str(uuid4())}}
     before = vllm_server.requests_seen()
     with pytest.raises(PrefixMutationError) as caught:
-        if mode == "sync":
-            graph.invoke(asked(), config)
-        else:
-            await graph.ainvoke(asked(), config)
+        await run(graph, config, sync=mode == "sync")
     if mode != "watched":  # a watched model does not show that the run is over
         assert await shadow.drain(timeout=30)
         assert vllm_server.requests_seen() - before == 1
@@ -64,10 +68,8 @@ async def test_the_other_modes_let_it_pass(
 ) -> None:
     shadow = Shadow(llm, guard=guard)
     graph = shadow.attach(hand_built(llm, batches=3, system=ticking()).compile())
-    events = []
     with caplog.at_level(logging.WARNING, "langgraph_shadow.guard"):
-        async for event in graph.astream(asked(), stream_mode="custom"):
-            events.append(event)
+        events = [event async for event in graph.astream(asked(), stream_mode="custom")]
     await shadow.drain(timeout=60)
     kinds = [row.kind for row in shadow.ledger.guard]
     assert kinds == ["clock"] * 3

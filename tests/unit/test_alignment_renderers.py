@@ -112,6 +112,7 @@ async def test_bare_texts_go_to_the_server_too() -> None:
     server = Server(tokens=[7], prompt="seven")
     renderer = ServerRenderer(server, model="m")
     assert await renderer.tokens("seven") == (7,)
+    assert await renderer.tokens("seven") == (7,)  # asked for once
     assert await renderer.text((7,)) == "seven"
     assert server.posted == [
         ("/tokenize", {"model": "m", "prompt": "seven", "add_special_tokens": False}),

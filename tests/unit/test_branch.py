@@ -31,7 +31,6 @@ from langgraph_shadow.branches import (
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"max_characters": 3}, "max_characters is 3"),
         ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"role": "tool"}, "role is 'tool'"),
     ],
 )
 def test_bad_values_are_refused(options: dict[str, Any], message: str) -> None:

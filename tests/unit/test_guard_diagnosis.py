@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langgraph_shadow.guard.diagnosis import REPAIRS, compare, diagnose
+from langgraph_shadow.guard.diagnosis import compare, diagnose
 from langgraph_shadow.guard.fields import FieldRules
 from langgraph_shadow.guard.guard import Guard
 from langgraph_shadow.guard.masks import Change, volatile_changes
-from langgraph_shadow.guard.report import Kind
+from langgraph_shadow.guard.report import REPAIRS, Kind
 from tests.unit.guard_histories import calls, loop, result, trunk
 
 _KEYS = st.sampled_from(
