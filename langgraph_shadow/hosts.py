@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import threading
@@ -11,20 +12,42 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 
+def _nothing() -> None:
+    return None
+
+
 class Host:
     """One event loop that branches run on. Every method may be called from any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)  # a host must not keep a finished loop alive
         self._tasks: set[asyncio.Task[None]] = set()
+        self.pid = os.getpid()
 
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    @property
+    def alive(self) -> bool:
+        """Whether anything can still run here: the loop is open, and is this process's own."""
+        loop = self._loop()
+        return loop is not None and not loop.is_closed() and self.pid == os.getpid()
+
+    @property
+    def running(self) -> int:
+        """Tasks that were spawned here and are not over."""
+        return len(self._tasks)
+
+    def spawn(
+        self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None] = _nothing
+    ) -> bool:
         """Start `work()` as a task in a fresh context; False when the loop has closed.
 
         A fresh context keeps the graph's callbacks, stream and trace parent away from the branch
         (facts/langgraph.md §5).
+
+        Args:
+            work: Makes the coroutine.
+            ended: Called when the task is over, even when it was cancelled before its first step.
         """
-        return self._post(lambda: self._start(work))
+        return self._post(lambda: self._start(work, ended))
 
     def signal(self, event: asyncio.Event) -> None:
         """Set an event that a task of this loop waits for."""
@@ -43,10 +66,13 @@ class Host:
             return False
         return True
 
-    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _start(
+        self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]
+    ) -> None:
         task = asyncio.get_running_loop().create_task(work(), context=contextvars.Context())
         self._tasks.add(task)  # the loop itself keeps only weak references
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: ended())
 
 
 class Hosts:
@@ -68,17 +94,38 @@ class Hosts:
                 return self._own_host()
             host = self._hosts.get(loop)
             if host is None:
+                self._forget_closed()
                 host = self._hosts[loop] = Host(loop)
             return host
+
+    def _forget_closed(self) -> None:
+        # a connection or task left on a host would keep its loop alive, and so its entry here
+        for loop in [loop for loop in self._hosts if loop.is_closed()]:
+            del self._hosts[loop]
 
     def _own_host(self) -> Host:
         # a forked child has the parent's loop object, but not its thread
         if self._own is None or self._own_pid != os.getpid():
             loop = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="langgraph-shadow", daemon=True).start()
+            threading.Thread(
+                target=_run_until_stopped, args=(loop,), name="langgraph-shadow", daemon=True
+            ).start()
             self._own, self._own_pid = Host(loop), os.getpid()
             self._hosts[loop] = self._own
+            weakref.finalize(self, _stop, loop).atexit = False
         return self._own
+
+
+def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    with contextlib.suppress(RuntimeError):  # it may have closed already
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,14 +12,17 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 from pydantic import ValidationError
 
 from langgraph_shadow.adapters.callbacks import GuardHandler, ShadowCallbackHandler
+from langgraph_shadow.adapters.mending import Mending, stabilised
 from langgraph_shadow.adapters.node import ToolWatch, wrap_tool_node
 from langgraph_shadow.adapters.runs import Runs
 from langgraph_shadow.adapters.sight import Sight
 from langgraph_shadow.branches.branch import Branch, user_update
+from langgraph_shadow.branches.redaction import Redact
 from langgraph_shadow.delivery.events import ShadowEvent
 from langgraph_shadow.delivery.ledger import Ledger
 from langgraph_shadow.delivery.post import Post
 from langgraph_shadow.delivery.sinks import EventFunction
+from langgraph_shadow.delivery.traces import Traces
 from langgraph_shadow.guard.guard import Guard
 from langgraph_shadow.guard.report import GuardMode
 from langgraph_shadow.hosts import Hosts
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
 G = TypeVar("G")
 M = TypeVar("M", bound=BaseChatModel)
+OpenAIModel = TypeVar("OpenAIModel", bound=BaseChatOpenAI)
 T = TypeVar("T")
 
 
@@ -59,6 +64,7 @@ class Shadow:
         guard: GuardMode = "warn",
         launch: Launch = "follow",
         on_event: EventFunction | None = None,
+        redact: Redact | None = None,
         **limits: Any,
     ) -> None:
         """Set up a shadow.
@@ -71,6 +77,8 @@ class Shadow:
                 `reject` or `repair`.
             launch: When branches leave: `follow`, `gap` or `lead`.
             on_event: Called with every event, in a thread of its own; may be a coroutine function.
+            redact: Sees each text before it is delivered and returns what to deliver, or None to
+                withhold it. It never sees the prompt: changing that would break the prefix.
             **limits: Any field of `Options`, for example `timeout` or `max_in_flight`.
 
         Raises:
@@ -91,15 +99,19 @@ class Shadow:
         self._runs = Runs()
         hosts = Hosts()
         self._post = Post(hosts, function=on_event)
+        self._traces = Traces()
         self._runner = Runner(
             llm,
             branches=self.branches,
             options=options,
             ledger=self.ledger,
             post=self._post,
+            traces=self._traces,
             hosts=hosts,
             once=self._once,
+            redact=redact,
         )
+        self._mending = Mending(max_lines=options.max_threads) if guard == "repair" else None
         self._guard = Guard(mode=options.guard, max_threads=options.max_threads)
         self._sight = Sight(
             llm,
@@ -109,7 +121,9 @@ class Shadow:
             runner=self._runner,
             ledger=self.ledger,
             post=self._post,
+            traces=self._traces,
             once=self._once,
+            mending=self._mending,
         )
         self._tools = ToolWatch(self._sight, self._runs, self._once)
         # the guard goes first, so that a vetoed call is never taken for one that was sent
@@ -150,6 +164,21 @@ class Shadow:
         kept = [h for h in own or [] if h not in self._handlers]
         return llm.model_copy(update={"callbacks": [*kept, *self._handlers]})
 
+    def stabilise(self, llm: OpenAIModel) -> OpenAIModel:
+        """Return a copy of the model that is watched, and whose prompts are repaired.
+
+        Needs `guard="repair"`. Clocks and identifiers of the system prompt keep their first value
+        and the fresh one moves to the end; tools and parallel results keep their first order; tool
+        arguments are replayed in the model's own text. Each repair is an event and a ledger row.
+
+        Raises:
+            ValueError: The guard does not repair.
+        """
+        if self._mending is None:
+            msg = f"stabilise() needs Shadow(..., guard='repair'), not {self._options.guard!r}"
+            raise ValueError(msg)
+        return stabilised(self.watch(llm), self._mending)
+
     def tool_node(self, inner: T) -> T:
         """Wrap a tool node, so that a batch is seen as soon as it is complete.
 
@@ -172,7 +201,12 @@ class Shadow:
         except ModuleNotFoundError as error:
             msg = "shadow.middleware() needs langchain: pip install 'langgraph-shadow[middleware]'"
             raise ImportError(msg) from error
-        return ShadowMiddleware(watch_model=self.watch, tools=self._tools)
+        return ShadowMiddleware(watch_model=self._watch_or_repair, tools=self._tools)
+
+    def _watch_or_repair(self, llm: BaseChatModel) -> BaseChatModel:
+        if self._mending is not None and isinstance(llm, BaseChatOpenAI):
+            return self.stabilise(llm)
+        return self.watch(llm)
 
     def events(self) -> AsyncIterator[ShadowEvent]:
         """Iterate over events from now on, until `aclose`; works beside or without a stream."""
@@ -188,12 +222,15 @@ class Shadow:
         Returns:
             False when some were still running; they count as late when they come.
         """
-        return await self._runner.drain(timeout)
+        done = await self._runner.drain(timeout)
+        await asyncio.to_thread(self._traces.join, timeout)
+        return done
 
     def drain_sync(self, *, timeout: float = 5.0) -> bool:
         """The same for code without an event loop."""
         done = self._runner.drain_sync(timeout)
         self._post.join(timeout)
+        self._traces.join(timeout)
         return done
 
     async def aclose(self) -> None:

@@ -59,7 +59,8 @@ def vllm_server() -> Iterator[VllmServer]:
         models = httpx2.get(f"{running}/v1/models", trust_env=False).json()
         yield VllmServer(running.rstrip("/"), models["data"][0]["id"])
         return
-    with LocalServer("tiny", served_model_name="m") as server:
+    flags = ["--trust-request-chat-template"]  # templates of different behaviour on one server
+    with LocalServer("tiny", served_model_name="m", extra_args=flags) as server:
         yield VllmServer(server.root_url, server.model)
 
 

@@ -107,7 +107,7 @@ class ShadowCallbackHandler(BaseCallbackHandler):
         self, token: str | list[str | dict[str, Any]], *, run_id: UUID, **kwargs: Any
     ) -> None:
         """A model call streamed a token."""
-        self._sight.runner.model_token(run_id)
+        self._sight.token(run_id, kwargs.get("chunk"))
 
     @harmless
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from langgraph_shadow.adapters.mending import MARK, Mending
 from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace, graph_namespace
 from langgraph_shadow.delivery.events import ShadowEvent
 from langgraph_shadow.delivery.ledger import GuardRow, Ledger
 from langgraph_shadow.delivery.post import Post
 from langgraph_shadow.delivery.sinks import StreamTarget
+from langgraph_shadow.delivery.traces import Traces
 from langgraph_shadow.errors import AlignmentError, PrefixMutationError
 from langgraph_shadow.guard.guard import Guard
-from langgraph_shadow.guard.report import Report
+from langgraph_shadow.guard.repair import Repair
+from langgraph_shadow.guard.report import Kind, Report
 from langgraph_shadow.runner.affinity import Affinity
 from langgraph_shadow.runner.intake import Call
 from langgraph_shadow.runner.once import Once
@@ -39,6 +42,7 @@ _REMEMBERED_CALLS = 256
 class _Seen:
     trunk: Trunk
     request: WireRequest
+    repairs: tuple[Repair, ...] = ()
 
 
 class Sight:
@@ -54,9 +58,24 @@ class Sight:
         runner: Runner,
         ledger: Ledger,
         post: Post,
+        traces: Traces,
         once: Once,
+        mending: Mending | None,
     ) -> None:
-        """Wire the pieces together; `llm`'s serialiser puts messages in wire form."""
+        """Wire the pieces together.
+
+        Args:
+            llm: Its serialiser puts messages in wire form.
+            runs: Which run a callback belongs to.
+            capture: Makes trunks.
+            guard: Compares them.
+            runner: Runs branches.
+            ledger: Where breaks and repairs are recorded.
+            post: Where they are told.
+            traces: Captures what branches are traced to.
+            once: For warnings.
+            mending: Repairs the calls of stabilised models; None when the guard does not repair.
+        """
         self.runner = runner
         self._llm = llm
         self._runs = runs
@@ -64,7 +83,9 @@ class Sight:
         self._guard = guard
         self._ledger = ledger
         self._post = post
+        self._traces = traces
         self._once = once
+        self._mending = mending
         self._seen: OrderedDict[UUID, _Seen | None] = OrderedDict()
         self._guarded: OrderedDict[UUID, None] = OrderedDict()
         self._started: OrderedDict[UUID, None] = OrderedDict()
@@ -87,6 +108,8 @@ class Sight:
         seen = self._see(messages, run_id, parent, metadata, extra)
         if seen is None or not self._first_time(self._guarded, run_id):
             return
+        for repair in seen.repairs:
+            self._tell(seen.trunk.key, repair.kind, repair.path, f"repaired: {repair.detail}")
         try:
             report = self._guard.check(seen.trunk)
         except PrefixMutationError as error:
@@ -117,13 +140,24 @@ class Sight:
             step=metadata.get("langgraph_step"),
             target=StreamTarget.capture(),
             streams=seen.request.stream,
+            cause=self._traces.cause(run_id, parent, self._runs.root(parent), metadata),
+            tracers=self._traces.tracers(),
         )
         self.runner.model_started(call, [m.id for m in messages[0]])
+
+    def token(self, run_id: UUID, chunk: Any) -> None:
+        """A call streamed a piece of its answer."""
+        self.runner.model_token(run_id)
+        message = getattr(chunk, "message", None)
+        if self._mending is not None and message is not None:
+            self._mending.saw_chunk(run_id, message)
 
     def ended(self, run_id: UUID, message: BaseMessage | None) -> None:
         """A call ended, with its answer or (None) with an error."""
         with self._lock:
-            self._seen.pop(run_id, None)
+            seen = self._seen.pop(run_id, None)
+        if self._mending is not None and seen is not None:
+            self._mending.ended(run_id, seen.trunk.key.thread, message)
         self.runner.model_ended(run_id, message)
 
     def tools_finished(
@@ -177,10 +211,14 @@ class Sight:
             node=str(metadata.get("langgraph_node") or ""),
         )
         try:
-            return _Seen(self._capture.trunk(self._llm, messages[0], request, key), request)
+            trunk = self._capture.trunk(self._llm, messages[0], request, key)
         except AlignmentError as error:
             self._once.warn(log, "no-wire", "no trunk could be captured: %s", error.reason)
             return None
+        repairs: tuple[Repair, ...] = ()
+        if self._mending is not None and metadata.get(MARK):
+            trunk, repairs = self._mending.repair(trunk)
+        return _Seen(trunk, request, repairs)
 
     def _first_time(self, known: OrderedDict[UUID, None], run_id: UUID) -> bool:
         with self._lock:
@@ -192,15 +230,13 @@ class Sight:
         return True
 
     def _report(self, report: Report) -> None:
-        key = report.key
-        self._ledger.add_guard(
-            GuardRow(
-                thread=key.thread, kind=report.kind, path=report.path, message=report.message()
-            )
-        )
+        self._tell(report.key, report.kind, report.path, report.message())
+
+    def _tell(self, key: TrunkKey, kind: Kind, path: str, message: str) -> None:
+        self._ledger.add_guard(GuardRow(thread=key.thread, kind=kind, path=path, message=message))
         event = ShadowEvent(
             type="shadow.guard",
-            reason=report.message(),
+            reason=message,
             thread=key.thread,
             namespace=key.namespace,
             node=key.node,

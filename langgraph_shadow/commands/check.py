@@ -12,6 +12,7 @@ import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from langgraph_shadow.alignment.render import RendererUnavailableError
 from langgraph_shadow.alignment.render_server import ServerRenderer
@@ -49,7 +50,7 @@ def check(
     if as_json:
         rows = [found.row() for found in breaks]
         report = {"requests": len(requests), "breaks": rows}
-        typer.echo(json.dumps(report, ensure_ascii=False, indent=2))
+        typer.echo(json.dumps(report, indent=2))
     else:
         _show(len(requests), breaks)
     if breaks:
@@ -120,7 +121,7 @@ def _show(requests: int, breaks: list[TracedBreak]) -> None:
         lost = f"about {report.lost_share:.0%}"
         if report.lost_tokens is not None:
             lost = f"{report.lost_tokens} tokens"
-        table.add_row(
+        cells = (
             str(found.request.line),
             report.key.thread or "-",
             report.kind,
@@ -128,6 +129,8 @@ def _show(requests: int, breaks: list[TracedBreak]) -> None:
             lost,
             f"{report.before!r} became {report.after!r}",
         )
+        # As `Text`, because what was recorded may look like rich's markup.
+        table.add_row(*(Text(cell.encode("utf-8", "replace").decode()) for cell in cells))
     console.print(table)
     for kind, repair in {f.report.kind: f.report.repair for f in breaks}.items():
         console.print(f"{kind}: {repair}", highlight=False)

@@ -25,6 +25,8 @@ class ShadowEvent(BaseModel):
         step: LangGraph's step of that call, when known.
         tool_call_ids: The tool batch that caused it, in call order.
         lag_ms: Milliseconds from the end of the tool batch to this event.
+        run_id: The branch's own run, when it is traced.
+        shadow_of_run: The run of the model call that asked for the tool batch.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -40,6 +42,8 @@ class ShadowEvent(BaseModel):
     step: int | None = None
     tool_call_ids: tuple[str, ...] = ()
     lag_ms: float | None = None
+    run_id: str | None = None
+    shadow_of_run: str | None = None
 
     def wire(self) -> dict[str, Any]:
         """The event as a plain JSON-able dict, as it appears on `stream_mode="custom"`."""

@@ -41,6 +41,8 @@ class LedgerRow:
         reason: Why it was skipped, shed or failed.
         delivered: Whether an update was handed to a stream, queue or function during the run.
         late: Whether the verdict came after the run had ended.
+        run_id: The branch's own run, when it is traced; also the id of its trace.
+        shadow_of_run: The run of the model call that asked for the tool batch.
     """
 
     branch: str
@@ -63,6 +65,8 @@ class LedgerRow:
     reason: str = ""
     delivered: bool = False
     late: bool = False
+    run_id: str | None = None
+    shadow_of_run: str | None = None
 
     @property
     def as_predicted(self) -> bool | None:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import os
 import queue
 import threading
 from collections import deque
@@ -133,15 +134,16 @@ class FunctionSink:
         self._function = function
         self._queue: queue.Queue[ShadowEvent | None] = queue.Queue(maxsize=size)
         self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._complained = False
 
     def publish(self, event: ShadowEvent) -> bool:
-        """Queue the event; False when the queue is full."""
-        self._ensure_thread()
+        """Queue the event; False when the queue is full, or no thread can be started."""
         try:
+            self._ensure_thread()
             self._queue.put_nowait(event)
-        except queue.Full:
+        except (queue.Full, RuntimeError):
             return False
         return True
 
@@ -158,6 +160,8 @@ class FunctionSink:
 
     def _ensure_thread(self) -> None:
         with self._lock:
+            if self._pid != os.getpid():  # a fork copies the queue, but not the thread that waits
+                self._pid, self._queue = os.getpid(), queue.Queue(self._queue.maxsize)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
                     target=self._run, name="langgraph-shadow-events", daemon=True
@@ -173,7 +177,7 @@ class FunctionSink:
                 result = self._function(event)
                 if inspect.isawaitable(result):
                     asyncio.run(_await(result))
-            except Exception:
+            except BaseException:  # a cancellation or an exit in there is the user's, too
                 if not self._complained:
                     self._complained = True
                     log.exception("your on_event function raised; later ones are not reported")

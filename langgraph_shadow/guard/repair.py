@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from langgraph_shadow.trunk.model import Message, Trunk, TrunkKey, canonical
 
 if TYPE_CHECKING:
     from langgraph_shadow.guard.report import Kind
+
+_log = logging.getLogger("langgraph_shadow.guard")
 
 _MAX_BRANCHES = 8
 """Branches of a line's session tree that are remembered: parallel runs and forks."""
@@ -93,8 +96,16 @@ class Stabiliser:
         """Return the trunk to send, and what was mended in it.
 
         The same input gives the same trunk again. Each repair is reported when it is made; a
-        value that is fresh on every call is reported on every call.
+        value that is fresh on every call is reported on every call. Never raises: a trunk that
+        cannot be read is returned as it is.
         """
+        try:
+            return self._repair(trunk)
+        except Exception:
+            _log.exception("the repair failed and let the request pass as it was")
+            return trunk, ()
+
+    def _repair(self, trunk: Trunk) -> tuple[Trunk, tuple[Repair, ...]]:
         messages, moved = _call_order(trunk.messages)
         with self._lock:
             branches = self._lines.setdefault(trunk.key, [])

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from langgraph_shadow.delivery.sinks import StreamTarget
+from langgraph_shadow.delivery.tracers import Tracer
+from langgraph_shadow.delivery.traces import Cause
 from langgraph_shadow.hosts import Host
 from langgraph_shadow.runner.affinity import Affinity
 from langgraph_shadow.runner.options import Options
@@ -51,6 +53,8 @@ class Batch:
         streams: Whether the orchestrator's calls are known to stream.
         launched: Whether its branches have left, so that its trunk may not change any more.
         run_failed: Whether the graph's run ended with an error or was cancelled.
+        cause: The model call that asked for the tools, as branches' traces name it.
+        tracers: Where branches are traced to: what was switched on when the batch was seen.
         finished: When the batch was complete (`time.perf_counter`).
         predicted_right: Whether the predicted trunk is what was then sent; None when not known.
         seen: The orchestrator's next request was seen, and `trunk` is what it sent.
@@ -72,6 +76,8 @@ class Batch:
     streams: bool
     launched: bool = False
     run_failed: bool = False
+    cause: Cause | None = None
+    tracers: tuple[Tracer, ...] = ()
     finished: float = field(default_factory=time.perf_counter)
     predicted_right: bool | None = None
     seen: Moment = field(init=False)

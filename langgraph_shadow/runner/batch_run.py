@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from langgraph_shadow.branches.branch import BatchView, Branch
+from langgraph_shadow.branches.redaction import Redact, apply_redaction
 from langgraph_shadow.branches.verdict import Verdict
 from langgraph_shadow.delivery.events import EventType, ShadowEvent
 from langgraph_shadow.delivery.ledger import Ledger, LedgerRow, Mode, Outcome
 from langgraph_shadow.delivery.post import Post
+from langgraph_shadow.delivery.traces import BranchTrace, Traces
 from langgraph_shadow.runner.batch import Batch
 from langgraph_shadow.runner.branch_run import BranchOutcome, BranchRun
 from langgraph_shadow.runner.slots import Slots
@@ -34,7 +36,9 @@ class BatchRun:
         mode: `shared` or `mirror`.
         ledger: Where rows go.
         post: Where events go.
+        traces: Traces the branches that left.
         slots: Places for branches in flight.
+        redact: The user's last look at each text.
     """
 
     batch: Batch
@@ -43,8 +47,11 @@ class BatchRun:
     mode: Mode
     ledger: Ledger
     post: Post
+    traces: Traces
     slots: Slots
+    redact: Redact | None = None
     _recorded: set[str] = field(default_factory=set)
+    _traced: dict[str, BranchTrace] = field(default_factory=dict)
 
     async def run(self, runner: BranchRun) -> None:
         """Run the first branch to its first token, then the others beside it.
@@ -74,12 +81,25 @@ class BatchRun:
                 self.record(branch, BranchOutcome(shed), "shed")
                 return
             try:
+                self._trace(branch, runner)
                 outcome = await runner.run(branch, on_first_token=computed.set)
             finally:
-                self.slots.release()
-            self.record(branch, outcome, outcome.verdict.kind)
+                self.slots.release(self.batch.host)
+            verdict = apply_redaction(outcome.verdict, self.redact)
+            self.record(branch, replace(outcome, verdict=verdict), verdict.kind)
         finally:
             computed.set()
+
+    def _trace(self, branch: Branch, runner: BranchRun) -> None:
+        trace = self.traces.open(
+            branch,
+            runner.trunk,
+            step=self.batch.step,
+            cause=self.batch.cause,
+            tracers=self.batch.tracers,
+        )
+        if trace is not None:
+            self._traced[branch.name] = trace
 
     def record(self, branch: Branch, outcome: BranchOutcome, kind: Outcome) -> None:
         """Deliver one branch's event and write its row, once."""
@@ -90,6 +110,9 @@ class BatchRun:
         key = batch.trunk.key
         late = batch.run_over.at is not None
         lag = batch.lag_ms()
+        trace = self._traced.pop(branch.name, None)
+        run_id = str(trace.run_id) if trace is not None else None
+        caused = str(batch.cause.run_id) if batch.cause is not None else None
         event = ShadowEvent(
             type=_EVENTS[kind],
             branch=branch.name,
@@ -102,32 +125,37 @@ class BatchRun:
             step=batch.step,
             tool_call_ids=batch.tools.call_ids,
             lag_ms=round(lag, 1),
+            run_id=run_id,
+            shadow_of_run=caused,
         )
         taken = self.post.deliver(event, batch.target)
-        self.ledger.add(
-            LedgerRow(
-                branch=branch.name,
-                mode=self.mode,
-                thread=key.thread,
-                namespace=key.namespace,
-                tool_call_ids=batch.tools.call_ids,
-                launch=self.launch,
-                exact=batch.trunk.exact,
-                verdict=kind,
-                carrier=outcome.aligned.carrier if outcome.aligned else "",
-                kept=outcome.kept,
-                prompt_tokens=answer.prompt_tokens if answer else None,
-                predicted=outcome.predicted,
-                cached=answer.cached if answer else None,
-                generated=answer.generated if answer else None,
-                ttft_ms=answer.ttft_ms if answer else None,
-                lag_ms=lag,
-                text=verdict.text,
-                reason=verdict.reason,
-                delivered=kind == "update" and taken and not late,
-                late=late,
-            )
+        row = LedgerRow(
+            branch=branch.name,
+            mode=self.mode,
+            thread=key.thread,
+            namespace=key.namespace,
+            tool_call_ids=batch.tools.call_ids,
+            launch=self.launch,
+            exact=batch.trunk.exact,
+            verdict=kind,
+            carrier=outcome.aligned.carrier if outcome.aligned else "",
+            kept=outcome.kept,
+            prompt_tokens=answer.prompt_tokens if answer else None,
+            predicted=outcome.predicted,
+            cached=answer.cached if answer else None,
+            generated=answer.generated if answer else None,
+            ttft_ms=answer.ttft_ms if answer else None,
+            lag_ms=lag,
+            text=verdict.text,
+            reason=verdict.reason,
+            delivered=kind == "update" and taken and not late,
+            late=late,
+            run_id=run_id,
+            shadow_of_run=caused,
         )
+        self.ledger.add(row)
+        if trace is not None:
+            trace.end(row, verdict.data)
 
 
 def view_of(batch: Batch) -> BatchView:

@@ -12,7 +12,7 @@ import httpx2
 import openai
 
 from langgraph_shadow.alignment.blocks import predicted_cached
-from langgraph_shadow.alignment.ladder import Ladder
+from langgraph_shadow.alignment.ladder import Ladder, refuse_reason
 from langgraph_shadow.alignment.render import Prompt, RendererUnavailableError, Rendering, common
 from langgraph_shadow.alignment.session import Aligned
 from langgraph_shadow.branches.branch import Branch
@@ -136,8 +136,13 @@ class BranchRun:
             return _failed(f"no verdict within {self._options.timeout:g} s")
         except openai.APIStatusError as error:
             return _failed(f"the server answered {error.status_code}: {_short(error.message)}")
-        except (openai.OpenAIError, httpx2.HTTPError, OSError) as error:
+        except httpx2.HTTPStatusError as error:
+            return _failed(_short(error))
+        except (openai.APIConnectionError, httpx2.HTTPError, OSError) as error:
+            self._server.restarted()
             return _failed(f"the server could not be reached: {_short(error)}")
+        except openai.OpenAIError as error:
+            return _failed(f"the server failed: {_short(error)}")
         except Exception as error:
             self._once.warn(log, f"bug-{type(error).__name__}", "a branch failed: %r", error)
             return _failed(f"{type(error).__name__}: {_short(error)}")
@@ -211,6 +216,10 @@ class BranchRun:
         }
         engine = self._server.engine
         if aligned.prompt is not None:
+            fields = {**aligned.prompt.fields, **body}
+            refused = refuse_reason(self.trunk, fields, model=aligned.prompt.model)
+            if refused is not None:
+                raise AlignmentError(refused)
             return await engine.chat(
                 aligned.prompt,
                 body=body,
@@ -220,6 +229,8 @@ class BranchRun:
             )
         if aligned.opening is not None and aligned.opening.stop:
             body["stop_token_ids"] = list(aligned.opening.stop)
+        # thinking markers are special tokens in some tokenizers, and must be seen to be cut off
+        body["skip_special_tokens"] = False
         salt = self.trunk.fields.get("cache_salt")
         return await engine.complete(
             self.trunk.model,

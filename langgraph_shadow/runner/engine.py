@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +19,9 @@ from langgraph_shadow.server.metrics import ServerMetrics, parse_metrics
 if TYPE_CHECKING:
     from langchain_openai.chat_models.base import BaseChatOpenAI
 
-_BAD_REQUEST = 400
+_TOO_MANY = 429
+_NO_SUCH_ROUTE = frozenset({401, 403, 404, 405, 501})
+_METRICS_TIMEOUT_S = 5.0
 _MAX_CHARACTERS = 20_000
 """Characters after which an answer is cut off, whatever the server still has to say."""
 
@@ -58,6 +62,12 @@ def _ignore() -> None:
     return None
 
 
+@functools.cache
+def _ssl_context() -> ssl.SSLContext:
+    # loading the certificates takes tens of milliseconds, too long for each loop of a graph
+    return httpx2.create_ssl_context()
+
+
 class Engine:
     """Talks to one server from one event loop, with an HTTP client of its own.
 
@@ -66,12 +76,17 @@ class Engine:
     """
 
     def __init__(self, llm: BaseChatOpenAI, *, timeout: float) -> None:
-        self._http = httpx2.AsyncClient(timeout=timeout)
-        self._client: openai.AsyncOpenAI = llm.root_async_client.with_options(
-            http_client=self._http, max_retries=0, timeout=timeout
-        )
+        self._llm = llm
+        self._timeout = timeout
+        self._connect()
         self.base_url = str(self._client.base_url).rstrip("/")
         self.root_url = self.base_url.removesuffix("/v1")
+
+    def _connect(self) -> None:
+        self._http = httpx2.AsyncClient(timeout=self._timeout, verify=_ssl_context())
+        self._client: openai.AsyncOpenAI = self._llm.root_async_client.with_options(
+            http_client=self._http, max_retries=0, timeout=self._timeout
+        )
 
     async def post(self, path: str, body: dict[str, Any]) -> Mapping[str, Any]:
         """POST to a path beside `/v1` (vLLM serves `/tokenize` there) and return the JSON.
@@ -79,20 +94,28 @@ class Engine:
         Raises:
             RendererUnavailableError: The path cannot be used on this server.
             AlignmentError: The server refused this body.
+            httpx2.HTTPError: The server is away or overloaded; it may be back for the next batch.
         """
+        response = await self._http.post(self.root_url + path, json=body, headers=self._headers())
+        status = response.status_code
+        if status in _NO_SUCH_ROUTE:
+            msg = f"{path} answered {status} at {self.root_url}"
+            raise RendererUnavailableError(msg)
+        if response.is_server_error or status == _TOO_MANY:
+            msg = f"{path} answered {status}"
+            raise httpx2.HTTPStatusError(msg, request=response.request, response=response)
         try:
-            response = await self._http.post(
-                self.root_url + path, json=body, headers=self._headers()
-            )
             answer = response.json()
-        except (httpx2.HTTPError, ValueError) as error:
-            msg = f"{path} could not be used at {self.root_url}: {error!r}"
-            raise RendererUnavailableError(msg) from error
-        if response.status_code == _BAD_REQUEST:
+        except ValueError as error:
+            answer = {"error": {"message": f"status {status}, and no JSON"}}
+            if response.is_success:
+                msg = f"{path} answered with something else than JSON at {self.root_url}"
+                raise RendererUnavailableError(msg) from error
+        if response.is_error:
             msg = f"the server refused the prompt: {_error_text(answer)}"
             raise AlignmentError(msg)
-        if response.is_error or not isinstance(answer, dict):
-            msg = f"{path} answered {response.status_code} at {self.root_url}"
+        if not isinstance(answer, dict):
+            msg = f"{path} answered with no JSON object at {self.root_url}"
             raise RendererUnavailableError(msg)
         return answer
 
@@ -100,9 +123,18 @@ class Engine:
         """Read `/metrics`.
 
         Raises:
-            ServerConfigError: There is no such page, or it is not vLLM's.
+            ServerConfigError: There is no such page.
+            ValueError: It is not in the Prometheus format.
+            httpx2.HTTPError: The server is away or overloaded.
         """
-        response = await self._http.get(self.root_url + "/metrics", headers=self._headers())
+        response = await self._http.get(
+            self.root_url + "/metrics",
+            headers=self._headers(),
+            timeout=min(self._timeout, _METRICS_TIMEOUT_S),
+        )
+        if response.is_server_error:
+            msg = f"/metrics answered {response.status_code}"
+            raise httpx2.HTTPStatusError(msg, request=response.request, response=response)
         if response.is_error:
             msg = f"/metrics answered {response.status_code}"
             raise ServerConfigError(msg, url=self.root_url, remedy="Is this a vLLM server?")
@@ -169,9 +201,11 @@ class Engine:
         )
         return await _collect(stream, start, until, on_first_token)
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
+    async def rest(self) -> None:
+        """Close the connections, which must not outlive their loop; the next request opens one."""
+        http = self._http
+        self._connect()
+        await http.aclose()
 
     def _headers(self) -> dict[str, str]:
         own = {k: v for k, v in self._client.default_headers.items() if isinstance(v, str)}
@@ -187,21 +221,28 @@ async def _collect(
     stop: Any = None
     tool_calls = False
     usage: Any = None
-    async with stream:
-        async for chunk in stream:
-            usage = getattr(chunk, "usage", None) or usage
-            piece = ""
-            for choice in chunk.choices or ():
-                piece += _text(choice)
-                tool_calls |= bool(getattr(getattr(choice, "delta", None), "tool_calls", None))
-                finish = choice.finish_reason or finish
-                stop = getattr(choice, "stop_reason", None) or stop
-            if ttft is None and (piece or tool_calls or finish):
-                ttft = (time.perf_counter() - start) * 1e3
-                on_first_token()
-            text += piece
-            if (piece and until(piece)) or len(text) > _MAX_CHARACTERS:
-                break
+    try:
+        async with stream:
+            async for chunk in stream:
+                usage = getattr(chunk, "usage", None) or usage
+                piece = ""
+                for choice in chunk.choices or ():
+                    piece += _text(choice)
+                    tool_calls |= bool(getattr(getattr(choice, "delta", None), "tool_calls", None))
+                    finish = choice.finish_reason or finish
+                    stop = getattr(choice, "stop_reason", None) or stop
+                if ttft is None and (piece or tool_calls or finish):
+                    ttft = (time.perf_counter() - start) * 1e3
+                    on_first_token()
+                text += piece
+                if (piece and until(piece)) or len(text) > _MAX_CHARACTERS:
+                    break
+    except (ValueError, AttributeError, TypeError) as error:  # no UTF-8, no JSON, no chat chunk
+        msg = f"the answer cannot be read: {error}"
+        raise openai.APIResponseValidationError(stream.response, None, message=msg) from error
+    if not (text or tool_calls or finish):
+        msg = "the answer ended before its first token"
+        raise openai.APIResponseValidationError(stream.response, None, message=msg)
     details = getattr(usage, "prompt_tokens_details", None)
     return Answer(
         text=text,

@@ -16,6 +16,8 @@ from uuid import UUID
 
 from langgraph_shadow.alignment.render import Prompt
 from langgraph_shadow.delivery.sinks import StreamTarget
+from langgraph_shadow.delivery.tracers import Tracer
+from langgraph_shadow.delivery.traces import Cause
 from langgraph_shadow.hosts import Host
 from langgraph_shadow.runner.affinity import Affinity
 from langgraph_shadow.runner.batch import Batch
@@ -45,6 +47,8 @@ class Call:
     step: int | None
     target: StreamTarget | None
     streams: bool
+    cause: Cause | None = None
+    tracers: tuple[Tracer, ...] = ()
     started: float = field(default_factory=time.perf_counter)
     first_token_at: float | None = None
     batch: Batch | None = None
@@ -305,6 +309,8 @@ class Intake:
 
 
 def _batch(line: Line, call: Call, trunk: Trunk, tools: ToolBatch, host: Host) -> Batch:
+    answers = (a.call for a in reversed(line.answers) if a.call_ids == tools.call_ids)
+    asked = next(answers, call)
     return Batch(
         trunk=trunk,
         sent=call.trunk,
@@ -317,6 +323,8 @@ def _batch(line: Line, call: Call, trunk: Trunk, tools: ToolBatch, host: Host) -
         step=call.step,
         target=call.target,
         streams=call.streams,
+        cause=asked.cause,
+        tracers=call.tracers,
     )
 
 

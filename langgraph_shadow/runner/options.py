@@ -12,6 +12,9 @@ Launch = Literal["follow", "gap", "lead"]
 """When a branch leaves: after the orchestrator's next first token (`follow`), after the end of
 that answer (`gap`), or at once on the predicted trunk (`lead`)."""
 
+Late = Literal["cancel", "deliver"]
+"""What becomes of a branch that is overtaken by the final answer."""
+
 
 class Options(BaseModel):
     """Everything bounded, in plain terms.
@@ -24,7 +27,21 @@ class Options(BaseModel):
         head_start: Seconds that the orchestrator's request gets when it does not stream.
         timeout: Seconds that one branch may take, from launch to the end of its answer.
         max_in_flight: Branches that may be running at once.
-        max_waiting: Batches that may wait for a place; beyond it the oldest is shed.
+        max_waiting: Branches that may wait for a place; beyond it the oldest is shed.
+        max_tokens_per_minute: Tokens that the server may compute for branches in any minute:
+            prompt tokens that were not cached, and generated ones. None sets no limit.
+        max_queue: Requests waiting at the server above which no branch leaves. None sets no limit.
+        max_kv_usage: Share (0 to 1) of the server's KV cache in use by running requests above
+            which no branch leaves. None sets no limit.
+        max_slowdown: Share by which the orchestrator's median time to the first token may be
+            longer beside branches than without them (0.1: a tenth). Needs streamed calls, eight
+            of each kind within five minutes. None does not compare.
+        max_failures: Failures of the server in a row after which branches stay away from it.
+        cool_down: Seconds that they stay away at first; doubled with each failed try, up to 300.
+        late: What becomes of a branch that is still running when the final answer has ended and
+            the run is over: `cancel` (its request is aborted, unless `drain` was called) or
+            `deliver`. A loop that ends right after its tools has no answer, so its last branches
+            are delivered either way.
         max_new_tokens: Prompt tokens that a branch may add beyond what the cache holds.
         max_threads: Threads remembered at once; the least recently used falls out.
         splice: Whether prompts may be sent as token ids to `/v1/completions` when no chat request
@@ -34,8 +51,9 @@ class Options(BaseModel):
         prefill_ahead: While some tools of a batch still run, have the server compute the longest
             run of finished results in call order (one token), so that the orchestrator's next
             request finds it cached.
-        priority: vLLM's request priority for branches (larger is later); used only by servers
-            that run with `--scheduling-policy priority`.
+        priority: vLLM's request priority for branches (larger is later). `auto` sends one that is
+            later than the orchestrator's and stops when the server refuses it; vLLM acts on it
+            with `--scheduling-policy priority` and ignores it otherwise. None sends none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,9 +65,16 @@ class Options(BaseModel):
     timeout: float = Field(default=60.0, gt=0)
     max_in_flight: int = Field(default=4, ge=1)
     max_waiting: int = Field(default=32, ge=1)
+    max_tokens_per_minute: int | None = Field(default=None, ge=1)
+    max_queue: int | None = Field(default=8, ge=0)
+    max_kv_usage: float | None = Field(default=0.9, ge=0, le=1)
+    max_slowdown: float | None = Field(default=None, ge=0)
+    max_failures: int = Field(default=5, ge=1)
+    cool_down: float = Field(default=5.0, gt=0)
+    late: Late = "cancel"
     max_new_tokens: int = Field(default=512, ge=1)
     max_threads: int = Field(default=1024, ge=1)
     splice: bool = True
     warm_up: bool = False
     prefill_ahead: bool = False
-    priority: int | None = None
+    priority: int | Literal["auto"] | None = "auto"

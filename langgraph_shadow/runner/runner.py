@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from langgraph_shadow.alignment.ladder import Ladder
 from langgraph_shadow.alignment.render import Prompt
 from langgraph_shadow.branches.branch import Branch
+from langgraph_shadow.branches.redaction import Redact
 from langgraph_shadow.delivery.ledger import Ledger, Mode
 from langgraph_shadow.delivery.post import Post
 from langgraph_shadow.delivery.sinks import StreamTarget
+from langgraph_shadow.delivery.traces import Traces
 from langgraph_shadow.hosts import Host, Hosts
 from langgraph_shadow.runner.batch import Batch
 from langgraph_shadow.runner.batch_run import BatchRun, view_of
@@ -34,6 +38,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("langgraph_shadow.runner")
 
+_LOOP_ENDED = "the event loop ended first; await shadow.drain() before it does"
+
+
+@dataclass(eq=False, slots=True)
+class _Active:
+    """A batch in progress: its branches, once it runs, and a future for those who wait."""
+
+    run: BatchRun | None = None
+    done: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
+
 
 class Runner:
     """Takes what the adapters saw, and runs the branches of each complete tool batch once."""
@@ -46,8 +60,10 @@ class Runner:
         options: Options,
         ledger: Ledger,
         post: Post,
+        traces: Traces,
         hosts: Hosts,
         once: Once,
+        redact: Redact | None = None,
     ) -> None:
         """Set up a runner.
 
@@ -57,24 +73,26 @@ class Runner:
             options: The limits.
             ledger: Where rows go.
             post: Where events go.
+            traces: Traces the branches.
             hosts: The event loops.
             once: For warnings.
+            redact: The user's last look at each text.
         """
         self._llm = llm
         self._branches = tuple(branches)
         self._options = options
         self._ledger = ledger
         self._post = post
+        self._traces = traces
         self._hosts = hosts
         self._once = once
+        self._redact = redact
         self._base_url = str(llm.root_client.base_url).rstrip("/")
         self._intake = Intake(llm, max_lines=options.max_threads)
         self._ladder = Ladder(max_new=options.max_new_tokens, splice=options.splice)
         self._slots = Slots(places=options.max_in_flight, waiting=options.max_waiting)
-        self._servers: weakref.WeakKeyDictionary[Host, asyncio.Task[Server]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._active: dict[Batch, concurrent.futures.Future[None]] = {}
+        self._servers: weakref.WeakKeyDictionary[Host, Server] = weakref.WeakKeyDictionary()
+        self._active: dict[Batch, _Active] = {}
         self._lock = threading.Lock()
 
     def model_started(self, call: Call, message_ids: Sequence[str | None]) -> None:
@@ -108,6 +126,8 @@ class Runner:
             host=self._hosts.current(),
             target=StreamTarget.capture(),
         )
+        if batch is not None:
+            batch.tracers = self._traces.tracers()
         self._launch(batch)
         if batch is None and self._options.prefill_ahead:
             self._prefill_ahead(thread, namespace, results)
@@ -147,46 +167,66 @@ class Runner:
 
     async def aclose(self) -> None:
         """Close the connections of every event loop."""
-        for server in list(self._servers.values()):
-            if server.done() and not server.cancelled() and server.exception() is None:
-                await server.result().engine.aclose()
+        here = self._hosts.current()
+        for host, server in list(self._servers.items()):
+            if host is here:
+                await server.engine.rest()
+            elif host.alive:
+                host.spawn(server.engine.rest)
 
     def _launch(self, batch: Batch | None) -> None:
         if batch is None:
             return
-        done: concurrent.futures.Future[None] = concurrent.futures.Future()
         with self._lock:
-            self._active[batch] = done
-        if not batch.host.spawn(lambda: self._run(batch, done)):
-            self._close(batch, done)
+            self._active[batch] = _Active()
+        if not batch.host.spawn(lambda: self._run(batch), lambda: self._lost(batch)):
+            self._lost(batch)
 
-    def _close(self, batch: Batch, done: concurrent.futures.Future[None]) -> None:
+    def _lost(self, batch: Batch) -> None:
+        """Account for a batch whose event loop ended before it was done."""
         with self._lock:
-            self._active.pop(batch, None)
+            active = self._active.get(batch)
+        if active is None:
+            return
+        if batch.host.pid == os.getpid():  # else a fork left it behind: it is its parent's
+            run = active.run or self._batch_run(batch)
+            run.shed_rest(_LOOP_ENDED)
+        self._close(batch)
+
+    def _close(self, batch: Batch) -> None:
+        with self._lock:
+            active = self._active.pop(batch, None)
         self._intake.finished(batch)
-        if not done.done():
-            done.set_result(None)
+        if active is not None:
+            active.done.set_result(None)
 
     def _release_all(self) -> list[concurrent.futures.Future[None]]:
         with self._lock:
             active = dict(self._active)
         for batch in active:
+            if not batch.host.alive:
+                self._lost(batch)
             batch.run_over.happen()
-        return list(active.values())
+        return [a.done for a in active.values()]
 
     def _cut_off(self, futures: Sequence[concurrent.futures.Future[None]]) -> bool:
         return all(f.done() for f in futures)
 
-    async def _run(self, batch: Batch, done: concurrent.futures.Future[None]) -> None:
-        run = BatchRun(
+    def _batch_run(self, batch: Batch) -> BatchRun:
+        return BatchRun(
             batch=batch,
             branches=self._due(batch),
             launch=self._options.launch,
             mode=self._mode(batch),
             ledger=self._ledger,
             post=self._post,
+            traces=self._traces,
             slots=self._slots,
+            redact=self._redact,
         )
+
+    async def _run(self, batch: Batch) -> None:
+        run = self._active[batch].run = self._batch_run(batch)
         try:
             branches = await self._prepared(run)
             if branches is None:
@@ -194,13 +234,14 @@ class Runner:
             else:
                 await run.run(branches)
         except asyncio.CancelledError:
-            run.shed_rest("the event loop ended first; await shadow.drain() before it does")
+            run.shed_rest(_LOOP_ENDED)
             raise
         except Exception as error:
             self._once.warn(log, f"bug-{type(error).__name__}", "a batch failed: %r", error)
             run.shed_rest(f"{type(error).__name__}: {error}")
         finally:
-            self._close(batch, done)
+            await self._rest(batch)
+            self._close(batch)
 
     async def _prepared(self, run: BatchRun) -> BranchRun | None:
         """Wait for the launch, and use the time: branches are aligned while the request runs.
@@ -222,6 +263,12 @@ class Runner:
         if self._asked(run) != branches.trunk:  # the model call was made anew meanwhile
             branches = self._branch_run(run, server)
         return branches
+
+    async def _rest(self, batch: Batch) -> None:
+        """Leave no connection open when this was the last batch of its event loop."""
+        server = self._servers.get(batch.host)
+        if server is not None and batch.host.running <= 1:
+            await server.engine.rest()
 
     def _branch_run(self, run: BatchRun, server: Server) -> BranchRun:
         batch = run.batch
@@ -289,11 +336,11 @@ class Runner:
 
     async def _server(self, host: Host) -> Server:
         """The server as seen from this loop; the first batch of a loop finds it out."""
-        task = self._servers.get(host)
-        if task is None:
-            found = Server.find_out(self._llm, timeout=self._options.timeout, once=self._once)
-            task = self._servers[host] = asyncio.ensure_future(found)
-        return await asyncio.shield(task)
+        server = self._servers.get(host)
+        if server is None:
+            server = self._servers[host] = Server(self._llm, timeout=self._options.timeout)
+        await server.find_out(self._once)
+        return server
 
 
 def _question(trunk: Trunk) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("langgraph_shadow.server")
 
 
-@dataclass(slots=True)
 class Server:
     """One server as one event loop sees it.
 
@@ -30,28 +28,37 @@ class Server:
         block_size: Tokens per KV block, from `/metrics`; None when the server does not say.
     """
 
-    engine: Engine
-    renderer: Renderer
-    block_size: int | None
+    def __init__(self, llm: BaseChatOpenAI, *, timeout: float) -> None:
+        """Describe the server that `llm` talks to; nothing is asked yet."""
+        self.engine = Engine(llm, timeout=timeout)
+        self._model = str(llm.model_name)
+        self.restarted()
 
-    @classmethod
-    async def find_out(cls, llm: BaseChatOpenAI, *, timeout: float, once: Once) -> Server:
-        """Connect and read `/metrics`; what is missing is said once and worked around."""
-        engine = Engine(llm, timeout=timeout)
-        model = str(llm.model_name)
-        server = cls(engine, ServerRenderer(engine.post, model=model), None)
+    def restarted(self) -> None:
+        """Forget what was found out: the server was away, and may come back as another one."""
+        self.renderer: Renderer = ServerRenderer(self.engine.post, model=self._model)
+        self.block_size: int | None = None
+        self._asked = False
+
+    async def find_out(self, once: Once) -> None:
+        """Read `/metrics` unless it was read; what is missing is said once and worked around."""
+        if self._asked:
+            return
+        engine = self.engine
         try:
             metrics = await engine.metrics()
         except (httpx2.HTTPError, ServerConfigError, ValueError) as error:
+            self._asked = not isinstance(error, httpx2.HTTPError)
             once.warn(
                 log,
                 "no-metrics",
                 "%s/metrics could not be read (%s): block size and predictions are unknown",
                 engine.root_url,
-                error,
+                error or type(error).__name__,
             )
-            return server
-        server.block_size = metrics.block_size
+            return
+        self._asked = True
+        self.block_size = metrics.block_size
         if metrics.enable_prefix_caching is False:
             once.warn(
                 log,
@@ -60,7 +67,6 @@ class Server:
                 "prompt: start vLLM with --enable-prefix-caching",
                 engine.root_url,
             )
-        return server
 
     def fall_back_to_wire(self, reason: str, once: Once) -> None:
         """Stop rendering: the server has no usable `/tokenize`."""

@@ -25,7 +25,8 @@ class Slots:
     """
 
     def __init__(self, *, places: int, waiting: int) -> None:
-        self._free = places
+        self._places = places
+        self._holders: list[Host] = []
         self._max_waiting = waiting
         self._waiters: list[_Waiter] = []
         self._lock = threading.Lock()
@@ -33,8 +34,9 @@ class Slots:
     async def acquire(self, host: Host) -> bool:
         """Wait for a place; False when this waiter was shed for a newer one."""
         with self._lock:
-            if self._free > 0:
-                self._free -= 1
+            self._forget_dead()
+            if len(self._holders) < self._places:
+                self._holders.append(host)
                 return True
             waiter = _Waiter(host=host, event=asyncio.Event())
             self._waiters.append(waiter)
@@ -49,19 +51,27 @@ class Slots:
             raise
         return waiter.granted
 
-    def release(self) -> None:
-        """Give the place to the newest waiter, or back."""
+    def release(self, host: Host) -> None:
+        """Give the place that was acquired for `host` to the newest waiter, or back."""
         with self._lock:
-            waiter = self._waiters.pop() if self._waiters else None
-            if waiter is None:
-                self._free += 1
+            self._forget_dead()
+            if host in self._holders:
+                self._holders.remove(host)
+            if not self._waiters or len(self._holders) >= self._places:
                 return
+            waiter = self._waiters.pop()
             waiter.granted = True
+            self._holders.append(waiter.host)
         waiter.host.signal(waiter.event)
+
+    def _forget_dead(self) -> None:
+        # a loop that was closed, or left behind by a fork, never gives its places back
+        self._holders = [h for h in self._holders if h.alive]
+        self._waiters = [w for w in self._waiters if w.host.alive]
 
     def _abandon(self, waiter: _Waiter) -> None:
         with self._lock:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
         if waiter.granted:
-            self.release()
+            self.release(waiter.host)

@@ -162,7 +162,13 @@ def model(server: FaultServer, **options: Any) -> ChatOpenAI:
 
 def shadow_on(server: FaultServer, **options: Any) -> Shadow:
     """A shadow with short limits."""
-    limits = {"timeout": 1.0, "deadline": 1.0, "branches": [BRANCH], **options}
+    limits = {
+        "timeout": 1.0,
+        "deadline": 1.0,
+        "late": "deliver",
+        "branches": [BRANCH],
+        **options,
+    }
     return Shadow(model(server), **limits)
 
 

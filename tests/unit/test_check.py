@@ -108,6 +108,18 @@ def test_a_run_with_a_clock(tmp_path: Path) -> None:
     assert "clock: Freeze the time" in plain.stdout
 
 
+def test_what_was_recorded_is_shown_as_it_is(tmp_path: Path) -> None:
+    bodies = [body(1, "[/b] [red]x", thread_id="\ud800"), body(2, "[bold] y", thread_id="\ud800")]
+    file = write(tmp_path, *bodies)
+
+    as_json, plain = run(file, "--json"), run(file)
+
+    assert as_json.exit_code == plain.exit_code == 1
+    assert json.loads(as_json.stdout)["breaks"][0]["thread"] == "\ud800"
+    assert "[/b]" in plain.stdout
+    assert "[bold]" in plain.stdout
+
+
 def test_an_unreadable_line_is_named(tmp_path: Path) -> None:
     file = write(tmp_path, body(1), {"model": "m"})
 

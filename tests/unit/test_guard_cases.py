@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langgraph_shadow.guard.diagnosis import diagnose
@@ -70,11 +70,13 @@ def test_real_trajectories_are_append_only() -> None:
         assert replay(requests) == []
 
 
+@settings(deadline=None)
 @given(histories())
 def test_append_only_is_never_a_break(history: list[dict[str, Any]]) -> None:
     assert replay([{"messages": m} for m in model_calls(history)]) == []
 
 
+@settings(deadline=None)
 @given(histories(), st.data())
 def test_time_travel_and_forks_are_never_a_break(
     history: list[dict[str, Any]], data: st.DataObject
@@ -143,6 +145,7 @@ def mutate(name: str, messages: list[dict[str, Any]], at: int) -> list[dict[str,
     return new
 
 
+@settings(deadline=None)
 @given(steps=st.integers(2, 6), data=st.data(), words=st.text(max_size=200), later=st.booleans())
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_each_mutation_is_found_and_named(
@@ -179,6 +182,7 @@ CLOCKS = (
 )
 
 
+@settings(deadline=None)
 @given(
     moment=st.datetimes(datetime(2001, 9, 9, 2), datetime(2099, 1, 1)),
     ticks=st.integers(1, 90_000_000),
@@ -199,6 +203,7 @@ def test_a_clock_is_a_clock_in_any_format(
     assert (found.kind, found.path) == ("clock", "messages[0].content")
 
 
+@settings(deadline=None)
 @given(st.integers(1_000_000_000, 1_999_999_999), st.integers(1, 10**6), st.sampled_from((1, 1000)))
 def test_epoch_seconds_and_milliseconds_are_clocks(start: int, ticks: int, scale: int) -> None:
     end = min(start + ticks, 1_999_999_999)
@@ -212,6 +217,7 @@ def test_epoch_seconds_and_milliseconds_are_clocks(start: int, ticks: int, scale
     assert found.kind == "clock"
 
 
+@settings(deadline=None)
 @given(st.uuids(version=4), st.uuids(version=4), st.sampled_from(("{}", "id {}", "<req_{}>")))
 def test_an_identifier_is_an_identifier(first: uuid.UUID, second: uuid.UUID, place: str) -> None:
     if first == second:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langgraph_shadow.guard.diagnosis import compare, diagnose
@@ -26,6 +26,7 @@ _JSON = st.recursive(
 _MESSAGES: Any = st.lists(st.dictionaries(_KEYS, _JSON, max_size=5) | _JSON, max_size=5)
 
 
+@settings(deadline=None)
 @given(_MESSAGES, _MESSAGES, st.sampled_from((None, True, False)))
 def test_any_input_gives_a_report_or_none(before: Any, after: Any, known: bool | None) -> None:
     rules = FieldRules(known, known, known, known, known, known)
@@ -38,6 +39,7 @@ def test_any_input_gives_a_report_or_none(before: Any, after: Any, known: bool |
     guard.check(trunk(after))
 
 
+@settings(deadline=None)
 @given(_MESSAGES, _MESSAGES)
 def test_a_trunk_never_breaks_itself_or_what_it_extends(before: Any, more: Any) -> None:
     assert diagnose(trunk(before), trunk(before)) is None

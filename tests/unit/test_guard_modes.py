@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from blockbuster import blockbuster_ctx
 
 from langgraph_shadow.errors import PrefixMutationError
 from langgraph_shadow.guard.fields import FieldRules
 from langgraph_shadow.guard.guard import Guard
+from langgraph_shadow.guard.repair import Stabiliser
 from langgraph_shadow.trunk.model import TrunkKey
 from tests.unit.guard_histories import answer, calls, loop, result, system, trunk, user
 
@@ -212,6 +214,15 @@ def test_learnt_rules_decide() -> None:
     assert found is not None
     assert found.kind == "identifier"
     assert taught.check(trunk(renumbered())) is None
+
+
+async def test_nothing_blocks_the_event_loop() -> None:
+    guard, stabiliser = Guard(mode="observe"), Stabiliser()
+    with blockbuster_ctx():
+        for n in range(3):
+            sent, _ = stabiliser.repair(trunk(clocked(n, n)))
+            guard.check(sent)
+            guard.check(trunk(clocked(n, n), key=TrunkKey("unmended")))
 
 
 def test_many_threads_at_once() -> None:

@@ -7,7 +7,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langgraph_shadow.guard.guard import Guard
@@ -38,6 +38,7 @@ def clocked(minute: int, steps: int) -> list[dict[str, Any]]:
     return loop(steps, head=f"Be kind. It is 12:{minute:02d} now.")
 
 
+@settings(deadline=None)
 @given(
     history=histories(),
     ticks=st.lists(st.integers(0, 3), min_size=40, max_size=40),
@@ -285,3 +286,11 @@ def test_many_threads_at_once() -> None:
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(run, range(6)))
+
+
+def test_a_trunk_that_cannot_be_read_passes_as_it_is() -> None:
+    stabiliser = Stabiliser()
+    odd = trunk([system(), "no message"])  # type: ignore[list-item]
+
+    for _ in range(2):
+        assert stabiliser.repair(odd) == (odd, ())
