@@ -24,7 +24,7 @@ from langchain.agents.middleware import (
 )
 from langchain.tools import ToolRuntime
 from langchain_core.messages import AIMessage, SystemMessage
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import BaseTool, tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -92,18 +92,21 @@ class Archive:
     """The tools' side: what was searched, and what goes wrong there.
 
     A search of the second batch waits until a verdict on the first was heard, so that a branch
-    always runs and speaks while the graph does.
+    always runs and speaks while the graph does. With `repeats` a tool tells what it heard: a leak.
     """
 
     situation: Situation = "plain"
     found: set[str] = field(default_factory=set)
     tries: Counter[str] = field(default_factory=Counter)
     heard: Counter[str] = field(default_factory=Counter)
+    said: str = ""
+    repeats: bool = False
     news: threading.Condition = field(default_factory=threading.Condition)
 
     def hear(self, event: ShadowEvent) -> None:
         with self.news:
             self.heard[event.thread] += 1
+            self.said = event.text
             self.news.notify_all()
 
     def search(self, topic: str, thread: str, call_id: str) -> str:
@@ -115,7 +118,7 @@ class Archive:
             interrupt("May I?")
         self.fail_once(f"{thread} {call_id}")
         self.found.add(call_id)
-        return f"{topic}: {GLACIERS * 4}"
+        return f"{topic}: {GLACIERS * 4}{self.said if self.repeats else ''}"
 
     def fail_once(self, what: str) -> None:
         self.tries[what] += 1

@@ -91,7 +91,11 @@ class BranchTrace:
             data: The validated object of a branch with a schema.
         """
         outputs = {"verdict": row.verdict, "text": row.text, "data": data, "reason": row.reason}
-        metadata = {**self._links, **{name: getattr(row, name) for name in _COLUMNS}}
+        metadata = {
+            **self._links,
+            "shadow_of_tool_calls": list(row.tool_call_ids),
+            **{name: getattr(row, name) for name in _COLUMNS},
+        }
         account = Account(
             ended=time.time_ns(),
             model=self._model,
@@ -269,7 +273,6 @@ def _links(trunk: Trunk, step: int | None, cause: Cause) -> dict[str, Any]:
         **cause.thread,
         "shadow_of_run": str(cause.run_id),
         "shadow_of_trace": str(cause.trace_id),
-        "shadow_of_tool_calls": list(trunk.batch.call_ids) if trunk.batch is not None else [],
         "node": trunk.key.node,
         "step": step,
     }

@@ -8,8 +8,9 @@ from typing import Any
 
 _PER_REQUEST = frozenset(
     {"x-request-id", "x-correlation-id", "x-trace-id", "traceparent", "tracestate", "baggage"}
-)
-"""Headers that name one request; repeated, they would tie a branch to another request's trace."""
+) | {"x-vllm-priority"}
+"""Headers that name one request; repeated, they would tie a branch to another request's trace. The
+priority header would win over the branch's own, later priority."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from langgraph_shadow.runner.affinity import Affinity
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.trunk.model import ToolBatch, Trunk
 
+GRACE_S = 1.0
+"""Seconds after a run's end in which `drain` still saves what the final answer has overtaken."""
+
 
 @dataclass(eq=False, slots=True)
 class Moment:
@@ -53,6 +56,7 @@ class Batch:
         streams: Whether the orchestrator's calls are known to stream.
         launched: Whether its branches have left, so that its trunk may not change any more.
         run_failed: Whether the graph's run ended with an error or was cancelled.
+        final: Whether the orchestrator has since given an answer without tool calls.
         cause: The model call that asked for the tools, as branches' traces name it.
         tracers: Where branches are traced to: what was switched on when the batch was seen.
         finished: When the batch was complete (`time.perf_counter`).
@@ -61,6 +65,7 @@ class Batch:
         first_token: That request's first token came (or it ended, or failed).
         answered: That request's answer has ended.
         run_over: The graph's run has ended; nothing else will come.
+        drained: The user waits for its branches, whenever they come.
     """
 
     trunk: Trunk
@@ -76,6 +81,7 @@ class Batch:
     streams: bool
     launched: bool = False
     run_failed: bool = False
+    final: bool = False
     cause: Cause | None = None
     tracers: tuple[Tracer, ...] = ()
     finished: float = field(default_factory=time.perf_counter)
@@ -84,12 +90,14 @@ class Batch:
     first_token: Moment = field(init=False)
     answered: Moment = field(init=False)
     run_over: Moment = field(init=False)
+    drained: Moment = field(init=False)
 
     def __post_init__(self) -> None:
         self.seen = Moment(self.host)
         self.first_token = Moment(self.host)
         self.answered = Moment(self.host)
         self.run_over = Moment(self.host)
+        self.drained = Moment(self.host)
 
     def saw_request(self, trunk: Trunk, *, streams: bool, target: StreamTarget | None) -> None:
         """The orchestrator's next request is this trunk: exact from now on."""
@@ -112,12 +120,28 @@ class Batch:
         if options.launch == "lead" or self.seen.at is None:
             return
         if options.launch == "gap":
-            await self._first_of(self.answered, timeout=options.deadline)
+            await self.wait_for_gap(options)
         elif self.streams:
             await self._first_of(self.first_token, timeout=options.deadline)
         else:
             waited = time.perf_counter() - self.seen.at
             await self._first_of(self.first_token, timeout=max(0.0, options.head_start - waited))
+
+    async def wait_for_gap(self, options: Options) -> None:
+        """Wait until the orchestrator's next answer has ended."""
+        await self._first_of(self.answered, timeout=options.deadline)
+
+    async def wait_if_final(self, options: Options) -> None:
+        """Hold a branch that would come after the final answer until someone drains."""
+        if self.final and self.root is not None and options.late == "cancel":
+            await wait_any((self.drained,), timeout=options.deadline)
+
+    async def overtaken(self) -> bool:
+        """Wait for the run's end; True when the final answer came first and nobody drains."""
+        await self.run_over.wait()
+        if self.final:
+            await wait_any((self.drained,), timeout=GRACE_S)
+        return self.final and self.drained.at is None
 
     async def _first_of(self, moment: Moment, *, timeout: float) -> None:
         await wait_any((moment, self.run_over), timeout=timeout)

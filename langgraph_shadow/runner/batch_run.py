@@ -15,6 +15,7 @@ from langgraph_shadow.delivery.post import Post
 from langgraph_shadow.delivery.traces import BranchTrace, Traces
 from langgraph_shadow.runner.batch import Batch
 from langgraph_shadow.runner.branch_run import BranchOutcome, BranchRun
+from langgraph_shadow.runner.budget import Refusal
 from langgraph_shadow.runner.slots import Slots
 
 _EVENTS: dict[Outcome, EventType] = {
@@ -63,10 +64,11 @@ class BatchRun:
         if not due:
             return
         computed = asyncio.Event()
-        first = asyncio.create_task(self._one(runner, due[0], computed))
-        await computed.wait()
-        others = [asyncio.create_task(self._one(runner, b, asyncio.Event())) for b in due[1:]]
-        await asyncio.gather(first, *others)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._one(runner, due[0], computed))
+            await computed.wait()
+            for branch in due[1:]:
+                tasks.create_task(self._one(runner, branch, asyncio.Event()))
 
     def shed_rest(self, reason: str) -> None:
         """Record every branch that has no row yet as shed."""
@@ -77,10 +79,13 @@ class BatchRun:
     async def _one(self, runner: BranchRun, branch: Branch, computed: asyncio.Event) -> None:
         try:
             if not await self.slots.acquire(self.batch.host):
-                shed = Verdict(kind="failed", reason="newer batches were waiting")
-                self.record(branch, BranchOutcome(shed), "shed")
+                self._shed(branch, runner, Refusal("max_waiting", "newer batches were waiting"))
                 return
             try:
+                refusal = await runner.refusal()
+                if refusal is not None:
+                    self._shed(branch, runner, refusal)
+                    return
                 self._trace(branch, runner)
                 outcome = await runner.run(branch, on_first_token=computed.set)
             finally:
@@ -89,6 +94,11 @@ class BatchRun:
             self.record(branch, replace(outcome, verdict=verdict), verdict.kind)
         finally:
             computed.set()
+
+    def _shed(self, branch: Branch, runner: BranchRun, refusal: Refusal) -> None:
+        runner.budget.say(refusal)
+        verdict = Verdict(kind="failed", reason=refusal.reason)
+        self.record(branch, BranchOutcome(verdict), "shed")
 
     def _trace(self, branch: Branch, runner: BranchRun) -> None:
         trace = self.traces.open(

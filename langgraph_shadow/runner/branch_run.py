@@ -19,9 +19,11 @@ from langgraph_shadow.branches.branch import Branch
 from langgraph_shadow.branches.verdict import SentenceWatch, Verdict, read_verdict
 from langgraph_shadow.errors import AlignmentError
 from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.runner.budget import Budget, Refusal
 from langgraph_shadow.runner.engine import Answer, never
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
+from langgraph_shadow.runner.priority import ask_later
 from langgraph_shadow.runner.server import Server
 from langgraph_shadow.trunk.model import Trunk
 
@@ -30,6 +32,11 @@ log = logging.getLogger("langgraph_shadow.runner")
 SENTENCE_STOPS = (". ", "! ", "? ", "\n\n")
 """Strings at which the server stops by itself: closing the stream instead would lose its usage.
 vLLM takes four at most (`VLLM_MAX_STOP_STRINGS`)."""
+
+_OF_THE_PROMPT = frozenset({400, 413, 422})
+"""Statuses that blame one prompt, not the server."""
+
+_CHARACTERS_PER_TOKEN = 4
 
 _DISTRUST_BLOCKS = 2
 """Blocks by which `cached` may fall short before the carrier is proved again."""
@@ -61,6 +68,7 @@ class BranchRun:
         server: Server,
         ladder: Ladder,
         options: Options,
+        budget: Budget,
         once: Once,
         trunk: Trunk,
         affinity: Affinity,
@@ -74,6 +82,7 @@ class BranchRun:
             server: Where they are sent.
             ladder: Chooses the carrier.
             options: Timeout and priority.
+            budget: What the branches may cost.
             once: For warnings.
             trunk: What they run against, with the model that they ask.
             affinity: What they repeat of the orchestrator's request.
@@ -83,6 +92,7 @@ class BranchRun:
             question: The person's own question, whose links may be repeated.
         """
         self.trunk = trunk
+        self.budget = budget
         self._server = server
         self._ladder = ladder
         self._options = options
@@ -111,12 +121,18 @@ class BranchRun:
         sent = await warm(
             prompt,
             self._server,
+            budget=self.budget,
             affinity=self._affinity,
             options=self._options,
             once=self._once,
         )
         if sent:
             self._keep(prompt)
+
+    async def refusal(self) -> Refusal | None:
+        """Why no branch may leave now, or None."""
+        pressure = self.budget.pressure(self._server.engine.metrics)
+        return self.budget.closed() or await pressure
 
     async def run(
         self, branch: Branch, *, on_first_token: Callable[[], None] = lambda: None
@@ -127,14 +143,20 @@ class BranchRun:
             branch: What to ask.
             on_first_token: Called once the branch's prompt has been computed.
         """
+        breaker = self.budget.breaker
+        probe = breaker.enter()
+        healthy: bool | None = False
         try:
-            async with asyncio.timeout(self._options.timeout):
-                return await self._run(branch, on_first_token)
+            with self.budget.running():
+                async with asyncio.timeout(self._options.timeout):
+                    outcome = await self._run(branch, on_first_token)
         except AlignmentError as error:
+            healthy = None
             return _failed(error.reason)
         except TimeoutError:
             return _failed(f"no verdict within {self._options.timeout:g} s")
         except openai.APIStatusError as error:
+            healthy = error.status_code in _OF_THE_PROMPT
             return _failed(f"the server answered {error.status_code}: {_short(error.message)}")
         except httpx2.HTTPStatusError as error:
             return _failed(_short(error))
@@ -144,8 +166,17 @@ class BranchRun:
         except openai.OpenAIError as error:
             return _failed(f"the server failed: {_short(error)}")
         except Exception as error:
+            healthy = None
             self._once.warn(log, f"bug-{type(error).__name__}", "a branch failed: %r", error)
             return _failed(f"{type(error).__name__}: {_short(error)}")
+        except asyncio.CancelledError:
+            healthy = None
+            raise
+        else:
+            healthy = True
+            return outcome
+        finally:
+            breaker.record(probe=probe, healthy=healthy)
 
     async def _run(self, branch: Branch, on_first_token: Callable[[], None]) -> BranchOutcome:
         aligned = await self._align(branch)
@@ -208,12 +239,32 @@ class BranchRun:
         on_first_token: Callable[[], None],
         until: Callable[[str], bool] = never,
     ) -> Answer:
+        async def ask(fields: dict[str, Any]) -> Answer:
+            return await self._request(aligned, fields, on_first_token, until)
+
         body = {
-            **_shared_fields(self._affinity, self._options),
+            **self._affinity.body,
             **branch.request_fields(),
             "stop": list(stop),
             "include_stop_str_in_output": True,
         }
+        try:
+            answer = await ask_later(
+                ask, body, server=self._server, options=self._options, once=self._once
+            )
+        except asyncio.CancelledError:
+            self.budget.spend(_added(aligned))
+            raise
+        self.budget.spend(_computed(aligned, answer))
+        return answer
+
+    async def _request(
+        self,
+        aligned: Aligned,
+        body: dict[str, Any],
+        on_first_token: Callable[[], None],
+        until: Callable[[str], bool],
+    ) -> Answer:
         engine = self._server.engine
         if aligned.prompt is not None:
             fields = {**aligned.prompt.fields, **body}
@@ -281,31 +332,46 @@ class BranchRun:
 
 
 async def warm(
-    prompt: Prompt, server: Server, *, affinity: Affinity, options: Options, once: Once
+    prompt: Prompt,
+    server: Server,
+    *,
+    affinity: Affinity,
+    options: Options,
+    budget: Budget,
+    once: Once,
 ) -> bool:
     """Have a server compute a prompt, for one generated token; False when it could not.
 
     One token is the least that vLLM generates (facts/vllm.md, "Two requests at once").
     """
+
+    async def ask(body: dict[str, Any]) -> Answer:
+        return await server.engine.chat(prompt, body=body, headers=affinity.headers)
+
+    if budget.closed() or await budget.pressure(server.engine.metrics):
+        return False
+    body = {**affinity.body, "max_tokens": 1}
     try:
         async with asyncio.timeout(options.timeout):
-            await server.engine.chat(
-                prompt,
-                body={**_shared_fields(affinity, options), "max_tokens": 1},
-                headers=affinity.headers,
-            )
+            await ask_later(ask, body, server=server, options=options, once=once)
     except Exception as error:
         once.warn(log, "warm", "a prompt could not be computed ahead: %r", error)
         return False
     return True
 
 
-def _shared_fields(affinity: Affinity, options: Options) -> dict[str, Any]:
-    """Body fields that every request of ours carries."""
-    fields = dict(affinity.body)
-    if options.priority is not None:
-        fields["priority"] = options.priority
-    return fields
+def _added(aligned: Aligned) -> int:
+    """Tokens that a branch's prompt adds to its trunk."""
+    return len(aligned.branch) - aligned.kept if aligned.branch.unit == "tokens" else 0
+
+
+def _computed(aligned: Aligned, answer: Answer) -> int:
+    """Tokens that the server computed; a closed stream brings no usage, so they are estimated."""
+    if answer.prompt_tokens is None:
+        return _added(aligned) + len(answer.text) // _CHARACTERS_PER_TOKEN
+    kept = aligned.kept if aligned.branch.unit == "tokens" else 0
+    cached = kept if answer.cached is None else answer.cached
+    return max(0, answer.prompt_tokens - cached) + (answer.generated or 0)
 
 
 def _thinking_open(aligned: Aligned) -> bool:

@@ -5,23 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 LONGEST_COOL_DOWN = 300.0
 """Seconds; the cool-down doubles with every failed probe, up to this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """The breaker's answer to a branch that wants to leave.
-
-    Attributes:
-        reason: Why it must stay; empty when it may go.
-        probe: Whether it is the one branch that tries a server again.
-    """
-
-    reason: str = ""
-    probe: bool = False
 
 
 class Breaker:
@@ -59,25 +45,23 @@ class Breaker:
         with self._lock:
             return self._reason()
 
-    def admit(self) -> Admission:
-        """Ask to send one branch; one that goes owes a `record`."""
+    def enter(self) -> bool:
+        """A branch leaves, and owes a `record`; True when it is the probe."""
         with self._lock:
-            reason = self._reason()
-            if reason is not None:
-                return Admission(reason)
-            self._probing = self._open_until is not None
-            return Admission(probe=self._probing)
+            probe = self._open_until is not None and not self._probing
+            self._probing |= probe
+            return probe
 
-    def record(self, admission: Admission, *, healthy: bool | None) -> None:
-        """What an admitted branch learned of the server: fine, failing, or (None) nothing."""
+    def record(self, *, probe: bool, healthy: bool | None) -> None:
+        """What a branch learned of the server: fine, failing, or (None) nothing."""
         with self._lock:
-            if admission.probe:
+            if probe:
                 self._probing = False
             if healthy:
                 self._failures, self._open_until = 0, None
                 self._cool_down = self._first_cool_down
             elif healthy is False:
-                self._failed(probe=admission.probe)
+                self._failed(probe=probe)
 
     def _failed(self, *, probe: bool) -> None:
         self._failures += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -11,9 +12,12 @@ from dataclasses import dataclass
 
 from langgraph_shadow.runner.breaker import Breaker
 from langgraph_shadow.runner.load import Load
+from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.runner.slowdown import Slowdown
 from langgraph_shadow.server.metrics import ServerMetrics
+
+log = logging.getLogger("langgraph_shadow.runner")
 
 _MINUTE_S = 60.0
 
@@ -38,9 +42,18 @@ class Budget:
         breaker: Keeps branches away from a server that fails.
     """
 
-    def __init__(self, options: Options, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with nothing spent."""
+    def __init__(
+        self, options: Options, *, once: Once, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start with nothing spent.
+
+        Args:
+            options: The limits.
+            once: For the log line of each kind of refusal.
+            clock: Seconds, from any start.
+        """
         self._options = options
+        self._once = once
         self._clock = clock
         self.breaker = Breaker(
             max_failures=options.max_failures, cool_down=options.cool_down, clock=clock
@@ -52,6 +65,11 @@ class Budget:
         self._last_ran = float("-inf")
         self._lock = threading.Lock()
 
+    def closed(self) -> Refusal | None:
+        """Why no branch may be sent to the server at all; None when one may be tried."""
+        reason = self.breaker.reason
+        return None if reason is None else Refusal("max_failures", reason)
+
     async def pressure(self, metrics: Callable[[], Awaitable[ServerMetrics]]) -> Refusal | None:
         """The first limit that is exceeded now, or None.
 
@@ -59,6 +77,16 @@ class Budget:
             metrics: Reads the server's `/metrics`; called at most once a second.
         """
         return self._tokens() or self._felt() or await self._server(metrics)
+
+    def say(self, refusal: Refusal) -> None:
+        """Log a refusal, the first of each kind."""
+        self._once.warn(
+            log,
+            f"shed-{refusal.kind}",
+            "branches are shed (%s): %s; the ledger counts them",
+            refusal.kind,
+            refusal.reason,
+        )
 
     def spend(self, tokens: int) -> None:
         """Record tokens that the server computed for a branch."""

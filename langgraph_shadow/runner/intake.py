@@ -146,15 +146,16 @@ class Intake:
             line.pending.append(batch)
             return batch
 
-    def token(self, run_id: UUID) -> None:
-        """A model call streamed a token."""
+    def token(self, run_id: UUID) -> Call | None:
+        """A model call streamed a token; returns the call when it was its first."""
         call = self._calls.get(run_id)
         if call is None or call.first_token_at is not None:
-            return
+            return None
         call.first_token_at = time.perf_counter()
         self.line(call.trunk.key.thread, call.trunk.key.namespace).streams = True
         if call.batch is not None:
             call.batch.first_token.happen()
+        return call
 
     def ended(self, run_id: UUID, message: BaseMessage | None) -> Call | None:
         """A model call ended, with its answer or (None) with an error."""
@@ -167,8 +168,11 @@ class Intake:
                 call.batch.answered.happen()
                 call.batch = None
             calls = getattr(message, "tool_calls", None) or ()
+            line = self.line(call.trunk.key.thread, call.trunk.key.namespace)
+            if message is not None and not calls:
+                for batch in line.pending:
+                    batch.final = True
             if message is not None and calls:
-                line = self.line(call.trunk.key.thread, call.trunk.key.namespace)
                 line.answers.append(
                     _Answered(
                         call=call,

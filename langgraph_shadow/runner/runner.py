@@ -25,6 +25,7 @@ from langgraph_shadow.hosts import Host, Hosts
 from langgraph_shadow.runner.batch import Batch
 from langgraph_shadow.runner.batch_run import BatchRun, view_of
 from langgraph_shadow.runner.branch_run import BranchRun, warm
+from langgraph_shadow.runner.budget import Budget
 from langgraph_shadow.runner.intake import Call, Intake
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
@@ -90,6 +91,7 @@ class Runner:
         self._base_url = str(llm.root_client.base_url).rstrip("/")
         self._intake = Intake(llm, max_lines=options.max_threads)
         self._ladder = Ladder(max_new=options.max_new_tokens, splice=options.splice)
+        self._budget = Budget(options, once=once)
         self._slots = Slots(places=options.max_in_flight, waiting=options.max_waiting)
         self._servers: weakref.WeakKeyDictionary[Host, Server] = weakref.WeakKeyDictionary()
         self._active: dict[Batch, _Active] = {}
@@ -101,7 +103,10 @@ class Runner:
 
     def model_token(self, run_id: UUID) -> None:
         """A model call streamed a token."""
-        self._intake.token(run_id)
+        call = self._intake.token(run_id)
+        # only calls after tools are alike: the first one of a turn may compute a whole prompt
+        if call is not None and call.trunk.batch is not None:
+            self._budget.first_token(call.started)
 
     def model_ended(self, run_id: UUID, message: BaseMessage | None) -> None:
         """A model call ended, with its answer or (None) with an error."""
@@ -143,7 +148,12 @@ class Runner:
             trunk, affinity = ready
             server = await self._server(host)
             await warm(
-                Prompt.of(trunk), server, affinity=affinity, options=self._options, once=self._once
+                Prompt.of(trunk),
+                server,
+                affinity=affinity,
+                options=self._options,
+                budget=self._budget,
+                once=self._once,
             )
 
         host.spawn(prefill)
@@ -206,6 +216,7 @@ class Runner:
         for batch in active:
             if not batch.host.alive:
                 self._lost(batch)
+            batch.drained.happen()
             batch.run_over.happen()
         return [a.done for a in active.values()]
 
@@ -228,11 +239,14 @@ class Runner:
     async def _run(self, batch: Batch) -> None:
         run = self._active[batch].run = self._batch_run(batch)
         try:
-            branches = await self._prepared(run)
-            if branches is None:
-                run.shed_rest("the run failed or was cancelled")
+            closed = self._budget.closed()
+            if closed is not None:
+                self._budget.say(closed)
+                run.shed_rest(closed.reason)
+            elif self._options.late == "deliver":
+                await self._work(run)
             else:
-                await run.run(branches)
+                await self._work_unless_overtaken(run)
         except asyncio.CancelledError:
             run.shed_rest(_LOOP_ENDED)
             raise
@@ -242,6 +256,30 @@ class Runner:
         finally:
             await self._rest(batch)
             self._close(batch)
+
+    async def _work_unless_overtaken(self, run: BatchRun) -> None:
+        work = asyncio.ensure_future(self._work(run))
+        watch = asyncio.ensure_future(run.batch.overtaken())
+        try:
+            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+            overtaken = not work.done() and watch.result()
+            if overtaken:
+                work.cancel()  # closes the stream, which aborts the request (facts/vllm.md)
+            await asyncio.wait({work})
+        finally:
+            work.cancel()
+            watch.cancel()
+        if overtaken and work.cancelled():
+            run.shed_rest("the answer came first")
+        else:
+            work.result()
+
+    async def _work(self, run: BatchRun) -> None:
+        branches = await self._prepared(run)
+        if branches is None:
+            run.shed_rest("the run failed or was cancelled")
+        else:
+            await run.run(branches)
 
     async def _prepared(self, run: BatchRun) -> BranchRun | None:
         """Wait for the launch, and use the time: branches are aligned while the request runs.
@@ -259,6 +297,11 @@ class Runner:
             await branches.warm()
         await branches.prepare(run.branches)
         await batch.wait_for_launch(self._options)
+        if run.launch != "gap" and await branches.refusal():
+            run.launch = "gap"
+            await batch.wait_for_gap(self._options)
+        if run.launch == "gap":
+            await batch.wait_if_final(self._options)
         batch.launched = True
         if self._asked(run) != branches.trunk:  # the model call was made anew meanwhile
             branches = self._branch_run(run, server)
@@ -286,6 +329,7 @@ class Runner:
             server=server,
             ladder=self._ladder,
             options=self._options,
+            budget=self._budget,
             once=self._once,
             trunk=self._asked(run),
             affinity=batch.affinity,

@@ -26,6 +26,7 @@ class Server:
         engine: The client.
         renderer: Tokens through `/tokenize`, or wire text when the server is not vLLM.
         block_size: Tokens per KV block, from `/metrics`; None when the server does not say.
+        takes_priority: False once the server has refused a request because of its priority.
     """
 
     def __init__(self, llm: BaseChatOpenAI, *, timeout: float) -> None:
@@ -38,6 +39,7 @@ class Server:
         """Forget what was found out: the server was away, and may come back as another one."""
         self.renderer: Renderer = ServerRenderer(self.engine.post, model=self._model)
         self.block_size: int | None = None
+        self.takes_priority = True
         self._asked = False
 
     async def find_out(self, once: Once) -> None:

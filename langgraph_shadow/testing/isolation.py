@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
@@ -111,7 +113,9 @@ def assert_no_ghosts(
                 ):
                     record.stream(chunk)
             else:
-                with graph.stream_events(given, run, **_V3, **options) as events:
+                with _experimental():
+                    started = graph.stream_events(given, run, **_V3, **options)
+                with started as events:
                     messages = iter(events.messages)
                     for event in events:
                         record.protocol(event)
@@ -160,7 +164,9 @@ async def aassert_no_ghosts(
                 async for event in graph.astream_events(given, run, version="v2", **options):
                     record.event(event)
             else:
-                async with await graph.astream_events(given, run, **_V3, **options) as events:
+                with _experimental():
+                    started = await graph.astream_events(given, run, **_V3, **options)
+                async with started as events:
                     messages = aiter(events.messages)
                     async for event in events:
                         record.protocol(event)
@@ -261,6 +267,14 @@ class _Hunt:
             row = unanswered[0]
             msg = f"nothing was proved: branch {row.branch!r} {row.verdict}: {row.reason}"
             raise AssertionError(msg)
+
+
+@contextmanager
+def _experimental() -> Iterator[None]:
+    """Without LangGraph's warning that v3 may change: a user's tests may make warnings errors."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The v3 streaming protocol")
+        yield
 
 
 def _options(durability: Durability | None) -> dict[str, Any]:

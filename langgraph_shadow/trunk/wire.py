@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langchain_openai.chat_models.base import BaseChatOpenAI
 
-_ROUTING_FIELDS = ("session_id", "session_params", "user")
+_ROUTING_FIELDS = ("session_id", "session_params", "user", "priority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class WireRequest:
         model: The served model's name.
         tools: Tool schemas, in the order sent.
         fields: Fields that enter the prompt or the block hash.
-        routing: Body fields by which a router picks the replica; a branch repeats them.
+        routing: Body fields by which a router picks the replica and the scheduler the order; a
+            branch repeats them, but for a later priority.
         headers: The call's own extra headers; a branch repeats them.
         stream: Whether the call itself asked for a stream (LangGraph may switch it on later).
     """

@@ -14,9 +14,6 @@ from tests.faults.server import (
     chunk,
     frame,
     metrics_page,
-    serve_chat,
-    serve_metrics,
-    serve_tokenize,
 )
 
 LONG = 10_000
@@ -72,13 +69,19 @@ def answer(text: str, *, finish: str = "stop") -> Script:
     async def script(reply: Reply) -> None:
         prompt = reply.server.prompt(reply.path, reply.body)
         await reply.start()
-        pieces = [chunk(content=piece) for piece in text.split(" ")] if text else []
+        pieces = [chunk(content=piece) for piece in _pieces(text)]
         usage = {**frame(), "choices": [], "usage": reply.server.usage(prompt, branch=True)}
         for value in (*pieces, chunk(finish=finish), usage, "[DONE]"):
             await reply.event(value)
         await reply.end()
 
     return script
+
+
+def _pieces(text: str) -> list[str]:
+    """The text in pieces of ten words, as a server with a stream interval sends it."""
+    words = text.split(" ") if text else []
+    return [" ".join(words[i : i + 10]) + " " for i in range(0, len(words), 10)]
 
 
 async def reset_at_once(reply: Reply) -> None:
@@ -116,7 +119,7 @@ async def endless(reply: Reply) -> None:
     """Tokens without an end, whatever the client asked for."""
     await reply.start()
     for number in itertools.count():
-        await reply.event(chunk(content=f"word{number} "))
+        await reply.event(chunk(content=f"word{number} " * 10))
 
 
 async def endless_comments(reply: Reply) -> None:
@@ -174,5 +177,3 @@ TOO_LONG = (
 )
 GOOD_SENTENCE = answer(SENTENCE)
 WRONG_BLOCKS = page(metrics_page(64), kind="text/plain")
-
-__all__ = ["serve_chat", "serve_metrics", "serve_tokenize"]

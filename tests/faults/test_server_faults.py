@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from tests.faults import scripts
 from tests.faults.harness import BATCHES, MODES, Mode, accounted, run, shadow_on
-from tests.faults.server import SENTENCE, FaultServer, Script, chunk, serve_chat, serve_tokenize
+from tests.faults.server import SENTENCE, FaultServer, Script
 
 SHORT = {"timeout": 0.4}
 
