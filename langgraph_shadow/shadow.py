@@ -126,10 +126,10 @@ class Shadow:
             mending=self._mending,
         )
         self._tools = ToolWatch(self._sight, self._runs, self._once)
-        # the guard goes first, so that a vetoed call is never taken for one that was sent
+        # the veto goes last: langchain leaves the handlers after one that raises un-awaited
         self._handlers: tuple[BaseCallbackHandler, ...] = (
-            GuardHandler(self._sight, veto=options.guard == "reject"),
             ShadowCallbackHandler(self._sight, self._runs),
+            GuardHandler(self._sight, veto=options.guard == "reject"),
         )
 
     @property

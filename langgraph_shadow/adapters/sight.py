@@ -18,13 +18,16 @@ from langgraph_shadow.delivery.post import Post
 from langgraph_shadow.delivery.sinks import StreamTarget
 from langgraph_shadow.delivery.traces import Traces
 from langgraph_shadow.errors import AlignmentError, PrefixMutationError
+from langgraph_shadow.guard.fields import probe_fields
 from langgraph_shadow.guard.guard import Guard
+from langgraph_shadow.guard.price import price
 from langgraph_shadow.guard.repair import Repair
 from langgraph_shadow.guard.report import Kind, Report
 from langgraph_shadow.runner.affinity import Affinity
 from langgraph_shadow.runner.intake import Call
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.runner import Runner
+from langgraph_shadow.runner.server import Server
 from langgraph_shadow.trunk.capture import Capture
 from langgraph_shadow.trunk.model import Trunk, TrunkKey
 from langgraph_shadow.trunk.wire import WireRequest, wire_messages, wire_request
@@ -87,6 +90,8 @@ class Sight:
         self._once = once
         self._mending = mending
         self._seen: OrderedDict[UUID, _Seen | None] = OrderedDict()
+        self._probed: set[str] = set()
+        self._vetoed: dict[UUID, PrefixMutationError] = {}
         self._guarded: OrderedDict[UUID, None] = OrderedDict()
         self._started: OrderedDict[UUID, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -106,17 +111,30 @@ class Sight:
             PrefixMutationError: The guard rejects this break.
         """
         seen = self._see(messages, run_id, parent, metadata, extra)
-        if seen is None or not self._first_time(self._guarded, run_id):
+        if seen is None:
+            return
+        if not self._first_time(self._guarded, run_id):
+            if run_id in self._vetoed:
+                raise self._vetoed.pop(run_id)
             return
         for repair in seen.repairs:
-            self._tell(seen.trunk.key, repair.kind, repair.path, f"repaired: {repair.detail}")
+            self._tell(
+                seen.trunk.key,
+                repair.kind,
+                repair.path,
+                f"repaired: {repair.detail}",
+                StreamTarget.capture(),
+            )
+        before = self._guard.newest(seen.trunk.key)
         try:
-            report = self._guard.check(seen.trunk)
+            report = self._guard.check(seen.trunk, silent=True)
         except PrefixMutationError as error:
-            self._report(error.report)
+            self._vetoed[run_id] = error
+            self._report(error.report, StreamTarget.capture())
             raise
-        if report is not None:
-            self._report(report)
+        if report is not None and before is not None:
+            self._price(report, before, seen.trunk)
+        self._learn_fields(seen.trunk)
 
     def started(
         self,
@@ -127,7 +145,14 @@ class Sight:
         metadata: Mapping[str, Any],
         extra: Mapping[str, Any],
     ) -> None:
-        """Tell the runner of a call, once even when several front doors show it."""
+        """Tell the runner of a call, once even when several front doors show it.
+
+        A call that the guard vetoes is not told: the guard's own handler comes next and stops it.
+        """
+        try:
+            self.guard(serialized, messages, run_id, parent, metadata, extra)
+        except PrefixMutationError:
+            return
         seen = self._see(messages, run_id, parent, metadata, extra)
         if seen is None or not self._first_time(self._started, run_id):
             return
@@ -229,10 +254,42 @@ class Sight:
                 known.popitem(last=False)
         return True
 
-    def _report(self, report: Report) -> None:
-        self._tell(report.key, report.kind, report.path, report.message())
+    def _price(self, report: Report, before: Trunk, after: Trunk) -> None:
+        """Price a break in the background, then tell of it; one that costs nothing is none."""
+        target = StreamTarget.capture()
 
-    def _tell(self, key: TrunkKey, kind: Kind, path: str, message: str) -> None:
+        def tell(priced: Report) -> None:
+            self._guard.announce(priced)
+            self._report(priced, target)
+
+        async def work(server: Server) -> None:
+            priced = await price(
+                report, before, after, server.renderer, block_size=server.block_size or 1
+            )
+            if priced is not None:
+                tell(priced)
+
+        self.runner.errand(work, lambda: tell(report))
+
+    def _learn_fields(self, trunk: Trunk) -> None:
+        """Find out in the background, once per model, which fields its template renders."""
+        with self._lock:
+            if trunk.model in self._probed:
+                return
+            self._probed.add(trunk.model)
+
+        async def work(server: Server) -> None:
+            rules = await probe_fields(server.renderer, trunk.model, fields=trunk.fields)
+            self._guard.learn(trunk.model, rules)
+
+        self.runner.errand(work)
+
+    def _report(self, report: Report, target: StreamTarget | None) -> None:
+        self._tell(report.key, report.kind, report.path, report.message(), target)
+
+    def _tell(
+        self, key: TrunkKey, kind: Kind, path: str, message: str, target: StreamTarget | None
+    ) -> None:
         self._ledger.add_guard(GuardRow(thread=key.thread, kind=kind, path=path, message=message))
         event = ShadowEvent(
             type="shadow.guard",
@@ -241,7 +298,7 @@ class Sight:
             namespace=key.namespace,
             node=key.node,
         )
-        self._post.deliver(event, StreamTarget.capture())
+        self._post.deliver(event, target)
 
 
 def _origin(serialized: Mapping[str, Any] | None) -> str:

@@ -76,11 +76,15 @@ class Guard:
         self._rules: OrderedDict[str, FieldRules] = OrderedDict()
         self._lock = threading.Lock()
 
-    def check(self, trunk: Trunk) -> Report | None:
+    def check(self, trunk: Trunk, *, silent: bool = False) -> Report | None:
         """Compare a trunk with its line, and record it as the line's newest.
 
         Costs O(new messages) when the trunk is appended. A trunk that is vetoed was not sent, so
         it is not recorded.
+
+        Args:
+            trunk: What is about to be sent.
+            silent: Leave a break that passes to a later `announce`, when it has been priced.
 
         Returns:
             The break, or None.
@@ -91,19 +95,37 @@ class Guard:
         if self.mode == "off":
             return None
         try:
-            report, first = self._judge(trunk)
+            report = self._judge(trunk)
         except Exception:
             _log.exception("the guard failed and let the request pass")
             return None
         if report is None:
             return None
-        self._tell(report)
-        if report.expected is None:
-            if self.mode == "reject":
-                raise PrefixMutationError(report)
-            if first and self.mode in ("warn", "repair"):
-                _log.warning("%s", report.message())
+        vetoed = self.mode == "reject" and report.expected is None
+        if vetoed or not silent:
+            self.announce(report)
+        if vetoed:
+            raise PrefixMutationError(report)
         return report
+
+    def announce(self, report: Report) -> None:
+        """Tell of a break: `on_report`, and one log line per kind and thread."""
+        self._tell(report)
+        if report.expected is not None or self.mode not in ("warn", "repair"):
+            return
+        state = self._thread(report.key.thread)
+        with state.lock:
+            first = report.kind not in state.warned
+            state.warned.add(report.kind)
+        if first:
+            _log.warning("%s", report.message())
+
+    def newest(self, key: TrunkKey) -> Trunk | None:
+        """The newest trunk of a line, with which the next one will be compared."""
+        state = self._thread(key.thread)
+        with state.lock:
+            line = state.lines.get(key)
+            return line.newest if line is not None else None
 
     def expect_break(self, thread: str, reason: str) -> None:
         """Announce the next break of a thread: it is recorded with `reason` and let pass."""
@@ -124,8 +146,7 @@ class Guard:
             while len(self._rules) > _MAX_MODELS:
                 self._rules.popitem(last=False)
 
-    def _judge(self, trunk: Trunk) -> tuple[Report | None, bool]:
-        """The report, and whether it is the first of its kind in the thread."""
+    def _judge(self, trunk: Trunk) -> Report | None:
         state = self._thread(trunk.key.thread)
         rules = self._rules.get(trunk.model) or FieldRules()
         with state.lock:
@@ -136,10 +157,7 @@ class Guard:
             vetoed = self.mode == "reject" and report is not None and report.expected is None
             if not vetoed:
                 line.record(trunk)
-            first = report is not None and report.kind not in state.warned
-            if report is not None and report.expected is None:
-                state.warned.add(report.kind)
-        return report, first
+        return report
 
     def _thread(self, thread: str) -> _Thread:
         with self._lock:

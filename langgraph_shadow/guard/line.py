@@ -21,16 +21,19 @@ class Line:
     """What one node of one thread has sent: the newest trunk, and a fingerprint of each before.
 
     Not thread-safe; the guard holds the lock.
+
+    Attributes:
+        newest: The trunk that was sent last.
     """
 
     def __init__(self) -> None:
-        self._newest: Trunk | None = None
+        self.newest: Trunk | None = None
         # Each trunk that was sent, and whether it is still the end of its branch of the tree.
         self._sent: OrderedDict[bytes, bool] = OrderedDict()
 
     def judge(self, trunk: Trunk, rules: FieldRules) -> Report | None:
         """The break that sending `trunk` now would be, or None; O(1) when it is appended."""
-        before = self._newest
+        before = self.newest
         if before is None or trunk.extends(before) or before.extends(trunk):
             return None
         if trunk.digests[-1] in self._sent or self._grown_from(trunk) is not None:
@@ -42,12 +45,12 @@ class Line:
 
     def record(self, trunk: Trunk) -> None:
         """Make `trunk`, which is being sent, the newest one."""
-        before, now = self._newest, trunk.digests[-1]
+        before, now = self.newest, trunk.digests[-1]
         if before is not None:
             grown = before.digests[-1] if trunk.extends(before) else self._grown_from(trunk)
             if grown is not None and grown in self._sent:
                 self._sent[grown] = False
-        self._newest = trunk
+        self.newest = trunk
         self._sent.setdefault(now, True)
         self._sent.move_to_end(now)
         while len(self._sent) > _MAX_POINTS:

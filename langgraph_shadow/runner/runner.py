@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -26,6 +26,7 @@ from langgraph_shadow.runner.batch import Batch
 from langgraph_shadow.runner.batch_run import BatchRun, view_of
 from langgraph_shadow.runner.branch_run import BranchRun, warm
 from langgraph_shadow.runner.budget import Budget
+from langgraph_shadow.runner.errands import Errands, Work
 from langgraph_shadow.runner.intake import Call, Intake
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("langgraph_shadow.runner")
 
 _LOOP_ENDED = "the event loop ended first; await shadow.drain() before it does"
+
+
+def _nothing() -> None:
+    return None
 
 
 @dataclass(eq=False, slots=True)
@@ -94,6 +99,7 @@ class Runner:
         self._budget = Budget(options, once=once)
         self._slots = Slots(places=options.max_in_flight, waiting=options.max_waiting)
         self._servers: weakref.WeakKeyDictionary[Host, Server] = weakref.WeakKeyDictionary()
+        self._errands = Errands(self._server, timeout=options.timeout)
         self._active: dict[Batch, _Active] = {}
         self._lock = threading.Lock()
 
@@ -158,6 +164,10 @@ class Runner:
 
         host.spawn(prefill)
 
+    def errand(self, work: Work, otherwise: Callable[[], None] = _nothing) -> None:
+        """Do something with the server in the background; `otherwise` when it cannot be done."""
+        self._errands.run(self._hosts.current(), work, otherwise)
+
     def run_over(self, root: UUID, *, failed: bool) -> None:
         """A graph run ended, or failed or was cancelled."""
         self._intake.run_over(root, failed=failed)
@@ -218,7 +228,7 @@ class Runner:
                 self._lost(batch)
             batch.drained.happen()
             batch.run_over.happen()
-        return [a.done for a in active.values()]
+        return [a.done for a in active.values()] + self._errands.open()
 
     def _cut_off(self, futures: Sequence[concurrent.futures.Future[None]]) -> bool:
         return all(f.done() for f in futures)

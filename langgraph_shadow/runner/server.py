@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("langgraph_shadow.server")
 
 
+_TRIES = 3
+"""Batches that ask for `/metrics` while the server is away or slow."""
+
+
 class Server:
     """One server as one event loop sees it.
 
@@ -41,6 +45,7 @@ class Server:
         self.block_size: int | None = None
         self.takes_priority = True
         self._asked = False
+        self._tries = 0
 
     async def find_out(self, once: Once) -> None:
         """Read `/metrics` unless it was read; what is missing is said once and worked around."""
@@ -50,7 +55,8 @@ class Server:
         try:
             metrics = await engine.metrics()
         except (httpx2.HTTPError, ServerConfigError, ValueError) as error:
-            self._asked = not isinstance(error, httpx2.HTTPError)
+            self._tries += 1
+            self._asked = not isinstance(error, httpx2.HTTPError) or self._tries >= _TRIES
             once.warn(
                 log,
                 "no-metrics",

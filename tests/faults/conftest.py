@@ -13,6 +13,13 @@ from collections.abc import Iterator
 import pytest
 
 
+@pytest.fixture(autouse=True, scope="session")
+def frozen() -> None:
+    """Leave what the imports made out of the collections below: each takes a fifth of a second."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def quiet(
     caplog: pytest.LogCaptureFixture,

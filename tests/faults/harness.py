@@ -161,10 +161,10 @@ def model(server: FaultServer, **options: Any) -> ChatOpenAI:
 
 
 def shadow_on(server: FaultServer, **options: Any) -> Shadow:
-    """A shadow with short limits."""
+    """A shadow whose limits no loaded machine reaches, unless `options` set them."""
     limits = {
-        "timeout": 1.0,
-        "deadline": 1.0,
+        "timeout": 30.0,
+        "deadline": 5.0,
         "late": "deliver",
         "branches": [BRANCH],
         **options,

@@ -92,13 +92,14 @@ FAULTS = [
     Fault("metrics-empty", "update", "", metrics=scripts.page(b"", kind="text/plain")),
     Fault("metrics-bad-utf8", "update", "", metrics=scripts.page(b"\xff\xfe{", kind="text/plain")),
     Fault("metrics-reset", "update", "", metrics=scripts.reset_at_once),
-    Fault("metrics-slow", "update", "", metrics=scripts.slow_headers, limits=SHORT),
+    Fault("metrics-slow", "update", "", metrics=scripts.slow_headers),
 ]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_server_fault(fault: Fault, mode: Mode) -> None:
+def test_server_fault(fault: Fault, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("langgraph_shadow.runner.engine._METRICS_TIMEOUT_S", 0.2)
     with fault.server() as server:
         plain = run(mode, server)
         assert plain.error is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from typing import Any
 from uuid import uuid4
 
@@ -76,6 +77,8 @@ async def test_the_other_modes_let_it_pass(
     assert len([e for e in events if e["type"] == "shadow.guard"]) == 3
     lines = [r for r in caplog.records if r.name == "langgraph_shadow.guard"]
     assert len(lines) == (1 if guard == "warn" else 0)
+    priced = [row.message for row in shadow.ledger.guard]
+    assert all(re.search(r"would compute \d+ tokens again", message) for message in priced)
 
 
 async def test_a_break_costs_what_the_report_says(llm: ChatOpenAI) -> None:
