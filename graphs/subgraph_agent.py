@@ -4,6 +4,8 @@ Attached to the outer graph, the shadow sees the inner agent's batches too. To g
 the stream, ask for `subgraphs=True`.
 """
 
+from typing import Any
+
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
@@ -17,7 +19,7 @@ llm = chat_model()
 shadow = Shadow(llm, branches=[user_update(language="English")], guard="warn")
 
 
-def sign(state: MessagesState) -> dict:
+def sign(state: MessagesState) -> dict[str, Any]:
     """Add a last message, without the model."""
     sources = sum(message.type == "tool" for message in state["messages"])
     return {"messages": [AIMessage(f"(from {sources} tool results)")]}

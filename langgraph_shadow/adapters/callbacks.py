@@ -170,4 +170,4 @@ class ShadowCallbackHandler(BaseCallbackHandler):
 
     def _chain_over(self, run_id: UUID, *, failed: bool) -> None:
         if self._runs.ended(run_id):
-            self._sight.runner.run_over(run_id, failed=failed)
+            self._sight.run_over(run_id, failed=failed)

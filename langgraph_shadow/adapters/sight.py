@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import OrderedDict
@@ -183,7 +184,19 @@ class Sight:
             seen = self._seen.pop(run_id, None)
         if self._mending is not None and seen is not None:
             self._mending.ended(run_id, seen.trunk.key.thread, message)
-        self.runner.model_ended(run_id, message)
+        call = self.runner.model_ended(run_id, message)
+        final = message is not None and not getattr(message, "tool_calls", None)
+        if call is not None and call.root is None and final:  # the run's end will not be seen
+            self._rest(call.trunk.key.thread)
+
+    def run_over(self, root: UUID, *, failed: bool) -> None:
+        """A graph run ended, or failed or was cancelled: keep little of its threads."""
+        for thread in self.runner.run_over(root, failed=failed):
+            self._rest(thread)
+
+    def _rest(self, thread: str) -> None:
+        self._capture.forget(thread)
+        self.runner.aside(functools.partial(self._guard.rest, thread))
 
     def tools_finished(
         self,

@@ -88,6 +88,8 @@ def demo(
             screen.note(f"{len(docs())} entries of Python's standard library; {name} at {address}")
             if constrain:
                 screen.note(CONSTRAINED)
+            if name in EMBEDDED_MODELS and language.strip().lower() != "english":
+                screen.note(f"It was trained on English: for {language}, give it a larger model.")
             size = block_size(address)
             # A salt of its own, lest an earlier run of the same question count as a cache hit.
             salt = uuid4().hex if size else None

@@ -90,6 +90,8 @@ class DemoReport(BaseModel):
 
     def summary(self) -> str:
         """The run in one sentence."""
+        if not self.branches:
+            return "The agent used no tool, so no branch was due."
         known = [b for b in self.branches if None not in (b.predicted, b.cached)]
         right = sum(branch.predicted == branch.cached for branch in known)
         return (

@@ -70,7 +70,8 @@ async def run_demo(
             screen.update(row.text, row.lag_ms)
     answer = state.values["messages"][-1].text
     screen.answer(answer)
-    screen.ledger(rows)
+    if rows:
+        screen.ledger(rows)
     ghosts = count_ghosts(
         [branch.instruction, *(row.text for row in rows)],
         [state, history, saver.storage, saver.writes, saver.blobs, streamed],

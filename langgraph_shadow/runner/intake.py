@@ -75,7 +75,9 @@ class Line:
         fired: The batches that were fired, by call ids: their place and assistant message.
         pending: The batches whose branches have not finished.
         mirrored: The newest branch prompt that a mirror model was sent.
-        last_call: The newest model call.
+        last_call: The newest model call; None when nothing more can come of it.
+        known: Whether any model call was seen.
+        final: Whether the newest answer had no tool calls, so that no results are awaited.
         count: Batches fired before the newest one.
         streams: Whether its model calls are known to stream.
     """
@@ -85,8 +87,25 @@ class Line:
     pending: list[Batch] = field(default_factory=list)
     mirrored: Prompt | None = None
     last_call: Call | None = None
+    known: bool = False
+    final: bool = False
     count: int = -1
     streams: bool = False
+
+    def rest(self, root: UUID | None) -> bool:
+        """Let go of a run that is over; True when this line was part of it.
+
+        A stream target holds the whole context of its run. Calls whose tools were interrupted are
+        needed when the run is resumed.
+        """
+        calls = [a.call for a in self.answers]
+        own = [c for c in (self.last_call, *calls) if c is not None and c.root == root]
+        for call in own:
+            call.target, call.tracers = None, ()
+        if own and self.final:
+            self.answers.clear()
+            self.last_call = None
+        return bool(own)
 
 
 class Intake:
@@ -125,7 +144,7 @@ class Intake:
                 self._calls.popitem(last=False)
             line = self.line(call.trunk.key.thread, call.trunk.key.namespace)
             call.streams = call.streams or line.streams
-            line.last_call = call
+            line.last_call, line.known = call, True
             tools = call.trunk.batch
             if tools is None:
                 return None
@@ -169,9 +188,12 @@ class Intake:
                 call.batch = None
             calls = getattr(message, "tool_calls", None) or ()
             line = self.line(call.trunk.key.thread, call.trunk.key.namespace)
-            if message is not None and not calls:
-                for batch in line.pending:
+            if message is not None:
+                line.final = not calls
+                for batch in line.pending if line.final else ():
                     batch.final = True
+                if line.final and call.root is None:  # the run's end will not be seen
+                    line.rest(None)
             if message is not None and calls:
                 line.answers.append(
                     _Answered(
@@ -252,7 +274,7 @@ class Intake:
         """Whether any model call of this history was seen."""
         with self._lock:
             line = self._lines.get((thread, namespace))
-            return line is not None and line.last_call is not None
+            return line is not None and line.known
 
     def finished(self, batch: Batch) -> None:
         """The batch's branches are done: forget its trunk."""
@@ -261,14 +283,20 @@ class Intake:
             if line is not None and batch in line.pending:
                 line.pending.remove(batch)
 
-    def run_over(self, root: UUID, *, failed: bool) -> None:
-        """A graph run ended: its batches wait for nothing more."""
+    def run_over(self, root: UUID, *, failed: bool) -> set[str]:
+        """A graph run ended: its batches wait for nothing more; returns its threads."""
+        threads = set()
         with self._lock:
-            for line in self._lines.values():
+            for (thread, _), line in self._lines.items():
                 for batch in line.pending:
                     if batch.root == root:
                         batch.run_failed = failed
                         batch.run_over.happen()
+                if line.rest(root):
+                    threads.add(thread)
+            for run_id in [i for i, call in self._calls.items() if call.root == root]:
+                del self._calls[run_id]
+        return threads
 
     def pending(self) -> tuple[Batch, ...]:
         """Every batch whose branches have not finished."""

@@ -114,9 +114,9 @@ class Runner:
         if call is not None and call.trunk.batch is not None:
             self._budget.first_token(call.started)
 
-    def model_ended(self, run_id: UUID, message: BaseMessage | None) -> None:
-        """A model call ended, with its answer or (None) with an error."""
-        self._intake.ended(run_id, message)
+    def model_ended(self, run_id: UUID, message: BaseMessage | None) -> Call | None:
+        """A model call ended, with its answer or (None) with an error; returns it."""
+        return self._intake.ended(run_id, message)
 
     def tools_finished(
         self,
@@ -168,9 +168,13 @@ class Runner:
         """Do something with the server in the background; `otherwise` when it cannot be done."""
         self._errands.run(self._hosts.current(), work, otherwise)
 
-    def run_over(self, root: UUID, *, failed: bool) -> None:
-        """A graph run ended, or failed or was cancelled."""
-        self._intake.run_over(root, failed=failed)
+    def run_over(self, root: UUID, *, failed: bool) -> set[str]:
+        """A graph run ended, or failed or was cancelled; returns its threads."""
+        return self._intake.run_over(root, failed=failed)
+
+    def aside(self, work: Callable[[], None]) -> None:
+        """Do something that takes milliseconds out of the graph's path."""
+        self._hosts.current().spawn(lambda: asyncio.to_thread(work))
 
     async def drain(self, timeout: float) -> bool:
         """Let waiting batches go and wait for all; False when some were still running."""
@@ -333,7 +337,8 @@ class Runner:
             return [line.mirrored] if line.mirrored is not None else []
 
         def keep(prompt: Prompt) -> None:
-            line.mirrored = prompt
+            if run.mode == "mirror":
+                line.mirrored = prompt
 
         return BranchRun(
             server=server,

@@ -27,6 +27,7 @@ from langgraph_shadow.testing import (
     GhostBranch,
     GhostFound,
     Search,
+    Way,
     aassert_no_ghosts,
     assert_no_ghosts,
     ghost_branch,
@@ -48,6 +49,12 @@ class Case:
     subgraphs: bool
     door: Door
     launch: Launch
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """Every kind runs in each way once at least."""
+        second: Way = "v3" if self.run == "sync" or self.durability == "exit" else "events"
+        return "stream", second
 
     def __str__(self) -> str:
         return "-".join(str(getattr(self, f.name)) for f in fields(self))
@@ -129,6 +136,7 @@ class Stage:
             "inputs": {"messages": [("user", f"How fast do glaciers retreat? ({uuid4()})")]},
             "shadow": self.shadow,
             "then": self.resumes(),
+            "ways": self.case.ways,
             "subgraphs": self.case.subgraphs,
             "durability": self.case.durability,
         }
@@ -148,6 +156,7 @@ class Stage:
         rows = self.shadow.ledger.rows
         assert search.ghosts == (self.ghost.prompt_mark, self.ghost.answer_mark)
         assert self.shadow.ledger.guard == ()
+        assert len(search.threads) == len(self.case.ways)
         for thread in search.threads:
             own = [row for row in rows if row.thread == thread]
             assert len(own) == BATCHES[self.case.kind], [row.tool_call_ids for row in own]
@@ -163,22 +172,25 @@ class Stage:
                 continue
             assert row.predicted is not None
             assert row.cached is not None
-            if self.case.launch == "lead":  # the orchestrator's next request may be there first
-                assert row.cached >= row.predicted > 0
+            if self.case.launch == "lead":  # a race with the orchestrator's next request
+                assert row.cached > 0
             else:
                 assert row.cached == row.predicted > 0
         self.check_places(search)
 
     def check_places(self, search: Search) -> None:
-        modes = ("values", "updates", "messages", "tasks", "debug", "checkpoints")
-        assert {f"stream {mode}" for mode in modes} <= set(search.places)
+        for mode in ("values", "updates", "messages", "tasks", "debug", "checkpoints"):
+            assert any(place.startswith(f"stream {mode}") for place in search.places), mode
         kept = ("storage", "writes", "blobs")
         rows = [f"saver {name}" for name in kept]
         if self.case.saver == "sqlite":
             rows = ["saver table checkpoints", "saver table writes"]
         assert {"state", "checkpoints", "checkpoint", "pending write", *rows} <= set(search.places)
         assert any(place.startswith("trace LangGraph > ") for place in search.places)
-        assert {"v3 values", "v3 messages"} <= set(search.places)
+        if "v3" in self.case.ways:
+            assert {"v3 values", "v3 messages"} <= set(search.places)
+        if "events" in self.case.ways:
+            assert any(place.startswith("astream_events ") for place in search.places)
         deeper = any(place.startswith("stream values of ") for place in search.places)
         nested = self.case.kind in ("deep", "supervisor", "swarm")
         assert deeper is (nested and self.case.subgraphs)
@@ -213,9 +225,7 @@ def test_no_ghosts(case: Case, vllm_server: VllmServer, tmp_path: Path) -> None:
 async def test_no_ghosts_async(case: Case, vllm_server: VllmServer, tmp_path: Path) -> None:
     async with async_saver_of(case, tmp_path) as saver:
         stage = Stage.set_up(case, vllm_server, saver)
-        search = await aassert_no_ghosts(stage.graph, **stage.arguments())
-        stage.check(search)
-        assert any(place.startswith("astream_events ") for place in search.places)
+        stage.check(await aassert_no_ghosts(stage.graph, **stage.arguments()))
 
 
 @pytest.mark.parametrize("case", [SYNC[0], ASYNC[0]], ids=str)

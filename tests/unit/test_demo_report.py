@@ -55,6 +55,10 @@ def test_the_summary_counts_only_what_the_server_confirmed() -> None:
     assert "reached you before the answer: 2;" in shown
 
 
+def test_a_run_without_tools_claims_no_proof() -> None:
+    assert "no branch was due" in report().summary()
+
+
 def test_the_json_has_times_in_tenths() -> None:
     branch = report(row(416)).model_dump(mode="json")["branches"][0]
     assert branch["ttft_ms"] == 12.3
