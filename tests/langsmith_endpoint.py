@@ -24,6 +24,7 @@ class LangSmithEndpoint:
         self.merged: dict[str, dict[str, Any]] = {}
         self.lock = threading.Lock()
         self.client: Client
+        self.held: list[Client] = []
 
     @property
     def runs(self) -> list[dict[str, Any]]:
@@ -82,6 +83,8 @@ def langsmith_endpoint() -> Iterator[LangSmithEndpoint]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     endpoint.client = Client(api_url=f"http://127.0.0.1:{server.server_port}", api_key="x")
+    # a client counts its references, and stops its thread where it finds too few
+    endpoint.held = [endpoint.client] * 3
     try:
         yield endpoint
     finally:

@@ -131,8 +131,8 @@ class BranchRun:
 
     async def refusal(self) -> Refusal | None:
         """Why no branch may leave now, or None."""
-        pressure = self.budget.pressure(self._server.engine.metrics)
-        return self.budget.closed() or await pressure
+        budget = self.budget
+        return budget.closed() or await budget.pressure(self._server.engine.metrics)
 
     async def run(
         self, branch: Branch, *, on_first_token: Callable[[], None] = lambda: None

@@ -81,6 +81,7 @@ class Agent:
         builder = hand_built(llm, batches=BATCHES, tools_node=node, system=lambda: "Be careful.")
         graph = builder.compile(checkpointer=self.saver)
         self.graph: Any = graph if shadow is None else shadow.attach(graph)
+        self.interrupt_after: list[str] = []
 
     def config(self, thread: str) -> dict[str, Any]:
         return {"configurable": {"thread_id": thread}}
@@ -91,9 +92,13 @@ class Agent:
         error = None
         try:
             stream = self.graph.stream(
-                _question(), self.config(thread), stream_mode=["values", "custom"]
+                _question(),
+                self.config(thread),
+                stream_mode=["values", "custom"],
+                interrupt_after=self.interrupt_after,
             )
-            shown += [_shown(mode, part) for mode, part in stream if mode != "custom"]
+            for mode, part in stream:
+                shown += _shown(mode, part)
         except BaseException as raised:
             error = (type(raised), str(raised))
         return self.outcome(thread, shown, error)
@@ -104,11 +109,13 @@ class Agent:
         error = None
         try:
             stream = self.graph.astream(
-                _question(), self.config(thread), stream_mode=["values", "messages", "custom"]
+                _question(),
+                self.config(thread),
+                stream_mode=["values", "messages", "custom"],
+                interrupt_after=self.interrupt_after,
             )
             async for mode, part in stream:
-                if mode != "custom":
-                    shown.append(_shown(mode, part))
+                shown += _shown(mode, part)
         except (Exception, asyncio.CancelledError) as raised:
             error = (type(raised), str(raised))
         return self.outcome(thread, shown, error)
@@ -178,21 +185,21 @@ def run(
     shadow: Shadow | None = None,
     hook: Hook = no_hook,
     *,
-    drain: float = 10.0,
+    thread: str = "t",
 ) -> Outcome:
     """Run the agent once in a mode, and drain the shadow."""
     if mode == "sync":
         with sync_agent(server, shadow, hook) as agent:
-            outcome = agent.run()
+            outcome = agent.run(thread)
         if shadow is not None:
-            assert shadow.drain_sync(timeout=drain)
+            assert shadow.drain_sync(timeout=30)
         return outcome
 
     async def main() -> Outcome:
         async with async_agent(server, shadow, hook) as agent:
-            outcome: Outcome = await agent.arun()
+            outcome: Outcome = await agent.arun(thread)
         if shadow is not None:
-            assert await shadow.drain(timeout=drain)
+            assert await shadow.drain(timeout=30)
         return outcome
 
     return asyncio.run(main())
@@ -211,10 +218,11 @@ def _question() -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "How do glaciers fare?", "id": "q"}]}
 
 
-def _shown(mode: str, part: Any) -> Any:
+def _shown(mode: str, part: Any) -> list[Any]:
+    """A part of a stream; the shadow may add to `custom` alone, and an interrupt has no state."""
     if mode == "messages":
-        return (mode, *_plain([part[0]]))
-    return (mode, _plain(part["messages"]))
+        return [(mode, *_plain([part[0]]))]
+    return [(mode, _plain(part["messages"]))] if "messages" in part and mode == "values" else []
 
 
 def _plain(messages: Any) -> tuple[Any, ...]:

@@ -92,7 +92,8 @@ async def reset_at_once(reply: Reply) -> None:
 async def reset_in_stream(reply: Reply) -> None:
     """The connection is reset after the first token."""
     await reply.start()
-    await reply.event(chunk(content="The"))
+    spliced = {**frame(), "choices": [{"index": 0, "text": "The"}]}
+    await reply.event(spliced if reply.path == "/v1/completions" else chunk(content="The"))
     reply.reset()
 
 

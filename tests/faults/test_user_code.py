@@ -55,7 +55,7 @@ def test_on_event_raises(mode: Mode, function: Any) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_on_event_blocks(mode: Mode) -> None:
-    """The run ends and every branch has its row while the function still sits on the first event."""
+    """The run ends and has its rows while the function still sits on the first event."""
     go, seen = threading.Event(), []
 
     def block(event: ShadowEvent) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,14 +34,28 @@ async def fetch(url="x"):
 '''
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A fresh index, and what the process that built it had imported."""
+
+    folder: Path
+    imported: frozenset[str]
 
 
 @pytest.fixture(scope="module")
-def index(folder: Path) -> DocsIndex:
-    return DocsIndex.open(folder)
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("cache")
+    code = (
+        "import sys, pathlib; from langgraph_shadow.demo.index import DocsIndex\n"
+        f"DocsIndex.open(pathlib.Path({str(folder)!r})); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return Built(folder, frozenset(done.stdout.split()))
+
+
+@pytest.fixture(scope="module")
+def index(built: Built) -> DocsIndex:
+    return DocsIndex.open(built.folder)
 
 
 @pytest.fixture
@@ -87,21 +102,14 @@ def test_nothing_to_find_is_no_error(index: DocsIndex, query: str) -> None:
     assert index.search(query) == []
 
 
-def test_building_imports_no_module_with_side_effects(tmp_path: Path) -> None:
-    code = (
-        "import sys, pathlib; from langgraph_shadow.demo.index import DocsIndex\n"
-        f"DocsIndex.open(pathlib.Path({str(tmp_path)!r}))\n"
-        "print([m for m in ('this', 'antigravity', 'turtle', 'tkinter', 'idlelib', 'cgitb')"
-        " if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_building_imports_no_module_with_side_effects(built: Built) -> None:
+    assert not {"this", "antigravity", "turtle", "tkinter", "idlelib", "cgitb"} & built.imported
 
 
-def test_it_is_built_once(index: DocsIndex, folder: Path) -> None:
+def test_it_is_built_once(index: DocsIndex, built: Built) -> None:
     before = index.path.stat().st_mtime_ns
-    again = DocsIndex.open(folder)
-    assert again.path == index_path(folder)
+    again = DocsIndex.open(built.folder)
+    assert again.path == index_path(built.folder)
     assert again.path.stat().st_mtime_ns == before
 
 

@@ -47,8 +47,8 @@ def fits(text: str, messages: list[Any], tools: list[str]) -> bool:
     return re.fullmatch(rule["regex"], text) is not None
 
 
-def call(name: str, **arguments: Any) -> str:
-    body = json.dumps({"name": name, "arguments": arguments})
+def call(tool: str, **arguments: Any) -> str:
+    body = json.dumps({"name": tool, "arguments": arguments})
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
