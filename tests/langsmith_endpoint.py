@@ -13,7 +13,14 @@ from langsmith import Client
 
 INFO = {
     "version": "0.0.0",
-    "batch_ingest_config": {"use_multipart_endpoint": False, "size_limit": 100},
+    "batch_ingest_config": {
+        "use_multipart_endpoint": False,
+        "size_limit": 100,
+        "size_limit_bytes": 20_000_000,
+        "scale_up_nthreads_limit": 1,
+        "scale_up_qsize_trigger": 1000,
+        "scale_down_nempty_trigger": 4,
+    },
 }
 
 
@@ -29,7 +36,7 @@ class LangSmithEndpoint:
     @property
     def runs(self) -> list[dict[str, Any]]:
         """Every run that has reached the endpoint, in the order of their starts."""
-        self.client.flush()
+        self.client.flush(timeout=30)
         with self.lock:
             return sorted(self.merged.values(), key=lambda r: r["dotted_order"])
 
@@ -88,7 +95,7 @@ def langsmith_endpoint() -> Iterator[LangSmithEndpoint]:
     try:
         yield endpoint
     finally:
-        endpoint.client.flush()
+        endpoint.client.flush(timeout=30)
         endpoint.client.cleanup()
         server.shutdown()
         server.server_close()

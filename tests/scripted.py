@@ -38,7 +38,7 @@ from tests.agents import GLACIERS, SYSTEM
 
 BATCHES = 2
 PARALLEL = 2
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 Situation = Literal["plain", "interrupt", "retry", "approval"]
 Door = Literal["attach", "own"]
@@ -112,7 +112,9 @@ class Archive:
     def search(self, topic: str, thread: str, call_id: str) -> str:
         turn, _, place = topic.removeprefix("ice ").partition(".")
         with self.news:
-            self.news.wait_for(lambda: self.heard[thread] >= int(turn), timeout=PATIENCE_S)
+            if not self.news.wait_for(lambda: self.heard[thread] >= int(turn), PATIENCE_S):
+                msg = f"no verdict on the first batch within {PATIENCE_S} s"
+                raise TimeoutError(msg)
         last = int(place) == PARALLEL - 1
         if self.situation == "interrupt" and last:
             interrupt("May I?")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from uuid import UUID
 
 from langgraph_shadow.adapters.mending import MARK, Mending
 from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace, graph_namespace
+from langgraph_shadow.delivery.calls import CallRow
 from langgraph_shadow.delivery.events import ShadowEvent
 from langgraph_shadow.delivery.ledger import GuardRow, Ledger
 from langgraph_shadow.delivery.post import Post
@@ -24,7 +26,7 @@ from langgraph_shadow.guard.guard import Guard
 from langgraph_shadow.guard.price import price
 from langgraph_shadow.guard.repair import Repair
 from langgraph_shadow.guard.report import Kind, Report
-from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.intake import Call
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.runner import Runner
@@ -161,7 +163,7 @@ class Sight:
             run_id=run_id,
             trunk=seen.trunk,
             origin=_origin(serialized),
-            affinity=Affinity.of(seen.request.headers, seen.request.routing),
+            route=Route.of(seen.request.headers, seen.request.routing),
             root=self._runs.root(parent),
             step=metadata.get("langgraph_step"),
             target=StreamTarget.capture(),
@@ -185,6 +187,16 @@ class Sight:
         if self._mending is not None and seen is not None:
             self._mending.ended(run_id, seen.trunk.key.thread, message)
         call = self.runner.model_ended(run_id, message)
+        if call is not None:
+            self._ledger.add_call(
+                CallRow.of(
+                    call.trunk.key,
+                    message,
+                    started=call.started,
+                    first_token=call.first_token_at,
+                    ended=time.perf_counter(),
+                )
+            )
         final = message is not None and not getattr(message, "tool_calls", None)
         if call is not None and call.root is None and final:  # the run's end will not be seen
             self._rest(call.trunk.key.thread)

@@ -69,9 +69,8 @@ class Arm:
     def __init__(self, session: Session, salt: str) -> None:
         """Work beside one conversation, all of whose requests carry this cache salt."""
         self.branch: Branch = user_update()
-        self.llm = session.llm(
-            max_tokens=self.branch.max_tokens, extra_body={"cache_salt": salt}
-        )
+        body = {"cache_salt": salt, "include_stop_str_in_output": True}
+        self.llm = session.llm(max_tokens=self.branch.max_tokens, extra_body=body)
 
     def watch(self, llm: ChatOpenAI) -> ChatOpenAI:
         """The orchestrator's model, as this arm wants to see it called."""
@@ -132,8 +131,8 @@ class SideCall(Arm):
         start = time.perf_counter()
         stops = [". ", "! ", "? ", "\n\n"]
         reply = await self.llm.ainvoke(messages, {"callbacks": [self._watch]}, stop=stops)
-        # a stop string cut the answer off behind its first sentence
-        verdict = read_verdict(f"{reply.text}.", branch=self.branch, finish_reason="stop")
+        finish = reply.response_metadata.get("finish_reason")
+        verdict = read_verdict(reply.text, branch=self.branch, finish_reason=finish)
         return verdict.kind == "update", (time.perf_counter() - start) * 1e3
 
     async def settle(self) -> Extra:
@@ -172,6 +171,24 @@ class InsightTool(Arm):
 
     name = "share_insight tool"
     tools = (share_insight,)
+
+    def __init__(self, session: Session, salt: str) -> None:
+        """Keep the time of the newest batch, and how long each sentence took."""
+        super().__init__(session, salt)
+        self._batch_at = 0.0
+        self._lags_ms: list[float] = []
+
+    def batch_done(self, messages: Sequence[BaseMessage]) -> None:
+        """From here on the person waits for a sentence."""
+        self._batch_at = time.perf_counter()
+
+    def told(self) -> None:
+        """The agent has written a sentence for the person."""
+        self._lags_ms.append((time.perf_counter() - self._batch_at) * 1e3)
+
+    async def settle(self) -> Extra:
+        """Nothing ran beside the orchestrator: its calls hold the whole price."""
+        return Extra(updates=len(self._lags_ms), lags_ms=self._lags_ms)
 
 
 ARMS: tuple[type[Arm], ...] = (Arm, Aligned, ToolLess, Narrator, InsightTool)

@@ -139,8 +139,8 @@ def user_update(*, language: str = "English") -> Branch:
     return Branch(
         name="user_update",
         instruction=(
-            "What did you find in the last tool result? Tell the user in one short sentence in "
-            f"{_line(language, 'language')}, or reply SKIP if it is not useful."
+            f"Tell the user in one short sentence in {_line(language, 'language')} what the last "
+            "tool result shows. If it shows nothing useful, reply only: SKIP"
         ),
     )
 

@@ -6,100 +6,88 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_shadow.alignment.render import RendererUnavailableError
 from langgraph_shadow.alignment.render_server import ServerRenderer
-from langgraph_shadow.errors import AlignmentError, ServerConfigError, TraceFormatError
-from langgraph_shadow.server.metrics import fetch_metrics
-from langgraph_shadow.traces.breaks import TracedBreak, find_breaks
-from langgraph_shadow.traces.reader import TracedRequest, read_requests
+from langgraph_shadow.errors import ServerConfigError, TraceFormatError
+from langgraph_shadow.server.client import ServerClient
+from langgraph_shadow.server.served import read_metrics, served_models
+from langgraph_shadow.traces.html import page
+from langgraph_shadow.traces.recording import Recording, read_recording
+from langgraph_shadow.traces.summary import Analysis, analyse
 
 if TYPE_CHECKING:
     from langgraph_shadow.alignment.render import Prompt, Rendering
+    from langgraph_shadow.traces.breaks import TracedBreak
 
-_BAD_REQUEST = 400
+UNKNOWN = 3
+"""The exit code when no break was found, but some prompts are unknown."""
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="One request body per line.", metavar="FILE.jsonl")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Request bodies, a LangSmith export, OpenTelemetry spans or a chat-completions "
+            "log, as JSON lines or JSON.",
+            metavar="FILE",
+        ),
+    ],
     base_url: Annotated[
         str | None, typer.Option(help="A vLLM server whose /tokenize counts the lost tokens.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with the timeline there.", metavar="FILE")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Find the requests of a recorded run that do not extend the one before them.
 
-    Exit code 0: none; 1: there are some; 2: the file or the server cannot be read.
+    Exit code 0: none; 1: there are some; 2: the file or the server cannot be read; 3: none, but
+    some prompts are not in the file, so that it cannot be said.
     """
     try:
-        requests = read_requests(file)
-        breaks = asyncio.run(_find(requests, base_url))
-    except (TraceFormatError, ServerConfigError, httpx.InvalidURL) as error:
+        found = asyncio.run(_analyse(read_recording(file), base_url))
+    except (TraceFormatError, ServerConfigError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-    unpriced = sum(found.report.lost_tokens is None for found in breaks)
+    if html is not None:
+        try:
+            html.write_text(page(found, title=file.name), encoding="utf-8", errors="replace")
+        except OSError as error:
+            typer.echo(f"error: {html} cannot be written: {error.strerror}", err=True)
+            raise typer.Exit(2) from error
+    unpriced = sum(b.report.lost_tokens is None for b in found.breaks)
     if base_url is not None and unpriced:
         typer.echo(f"note: {unpriced} breaks could not be counted in tokens there", err=True)
     if as_json:
-        rows = [found.row() for found in breaks]
-        report = {"requests": len(requests), "breaks": rows}
-        typer.echo(json.dumps(report, indent=2))
+        typer.echo(json.dumps(found.row(), indent=2))
     else:
-        _show(len(requests), breaks)
-    if breaks:
-        raise typer.Exit(1)
+        _show(found)
+    if found.breaks or found.unknown:
+        raise typer.Exit(1 if found.breaks else UNKNOWN)
 
 
-async def _find(requests: list[TracedRequest], base_url: str | None) -> list[TracedBreak]:
+async def _analyse(recording: Recording, base_url: str | None) -> Analysis:
     if base_url is None:
-        return await find_breaks(requests)
-    root_url = base_url.rstrip("/").removesuffix("/v1")
-    block_size = (await asyncio.to_thread(fetch_metrics, root_url)).block_size or 1
-    async with httpx.AsyncClient(base_url=root_url, timeout=60) as http:
-        served = await _served(http, root_url)
-        renderer = _ServedRenderer(http, served)
-        return await find_breaks(requests, renderer=renderer, block_size=block_size)
-
-
-async def _served(http: httpx.AsyncClient, root_url: str) -> list[str]:
-    try:
-        names = [str(m["id"]) for m in (await http.get("/v1/models")).json()["data"]]
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
-        problem, remedy = "The served models cannot be read", "Give the address of a vLLM server."
-        raise ServerConfigError(problem, url=f"{root_url}/v1/models", remedy=remedy) from error
-    if not names:
-        problem, remedy = "The server serves no model", "Start it with a model."
-        raise ServerConfigError(problem, url=root_url, remedy=remedy)
-    return names
+        return await analyse(recording)
+    async with ServerClient(base_url) as server:
+        block_size = (await read_metrics(server)).block_size or 1
+        served = [model.name for model in await served_models(server)]
+        renderer = _ServedRenderer(server, served)
+        return await analyse(recording, renderer=renderer, block_size=block_size)
 
 
 class _ServedRenderer(ServerRenderer):
     """Renders with the server's own model when a recorded one is not served there."""
 
-    def __init__(self, http: httpx.AsyncClient, served: list[str]) -> None:
-        async def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
-            try:
-                response = await http.post(path, json=body)
-                answer = response.json()
-            except (httpx.HTTPError, ValueError) as error:
-                msg = f"{path} cannot be used: {error!r}"
-                raise RendererUnavailableError(msg) from error
-            if response.status_code == _BAD_REQUEST:
-                msg = f"the server refused the prompt: {str(answer)[:300]}"
-                raise AlignmentError(msg)
-            if response.is_error or not isinstance(answer, dict):
-                msg = f"{path} answered {response.status_code}"
-                raise RendererUnavailableError(msg)
-            return answer
-
-        super().__init__(post, model=served[0])
+    def __init__(self, server: ServerClient, served: list[str]) -> None:
+        super().__init__(server.post, model=served[0])
         self._served = served
 
     async def render(self, prompt: Prompt) -> Rendering:
@@ -107,30 +95,68 @@ class _ServedRenderer(ServerRenderer):
         return await super().render(replace(prompt, model=model))
 
 
-def _show(requests: int, breaks: list[TracedBreak]) -> None:
+def _show(found: Analysis) -> None:
     console = Console()
-    if not breaks:
-        console.print(f"{requests} requests, no break.")
-        return
+    if found.breaks:
+        console.print(_table(found.breaks, len(found.steps)))
+        for kind, repair in {b.report.kind: b.report.repair for b in found.breaks}.items():
+            console.print(f"{kind}: {repair}", highlight=False)
+    else:
+        console.print(f"{len(found.steps)} requests, no break.")
+    for line in _summary(found):
+        console.print(line, highlight=False)
+    for reason in dict.fromkeys(u.reason for u in found.unknown):
+        lines = [str(u.line) for u in found.unknown if u.reason == reason]
+        shown = ", ".join(lines[:8]) + (" …" if len(lines) > 8 else "")
+        console.print(f"unknown: {len(lines)} requests (line {shown}): {reason}", highlight=False)
+
+
+def _summary(found: Analysis) -> list[str]:
+    """Nothing when a run has no second request: then there is nothing that could be reused."""
+    summary = found.summary
+    if summary.reusable_share is None or len(found.steps) == len(found.lines):
+        return []
+    prompts = "" if summary.prompt_tokens is None else f" of {summary.prompt_tokens} prompt tokens"
+    said = [f"reusable: {summary.reusable_share:.0%}{prompts}"]
+    if summary.reused_share is not None:
+        said.append(f"reused, as the server counted: {summary.reused_share:.0%}")
+    if summary.lost_tokens:
+        said.append(f"computed again because of breaks: about {summary.lost_tokens} tokens")
+    return said
+
+
+def _table(breaks: list[TracedBreak], requests: int) -> Table:
     table = Table(title=f"{requests} requests, {len(breaks)} that break the prefix")
-    for head in ("line", "thread", "kind", "where", "lost"):
+    for head in ("line", "thread", "node", "kind", "where", "lost", "cached"):
         table.add_column(head, overflow="fold")
     table.add_column("change", overflow="fold", ratio=1)
     for found in breaks:
         report = found.report
-        lost = f"about {report.lost_share:.0%}"
-        if report.lost_tokens is not None:
-            lost = f"{report.lost_tokens} tokens"
         cells = (
             str(found.request.line),
             report.key.thread or "-",
+            report.key.node or "-",
             report.kind,
             f"{report.path}, character {report.offset}",
-            lost,
+            lost(found),
+            cached(found),
             f"{report.before!r} became {report.after!r}",
         )
         # As `Text`, because what was recorded may look like rich's markup.
         table.add_row(*(Text(cell.encode("utf-8", "replace").decode()) for cell in cells))
-    console.print(table)
-    for kind, repair in {f.report.kind: f.report.repair for f in breaks}.items():
-        console.print(f"{kind}: {repair}", highlight=False)
+    return table
+
+
+def lost(found: TracedBreak) -> str:
+    """What a break cost, in words."""
+    if found.report.lost_tokens is not None:
+        return f"{found.report.lost_tokens} tokens"
+    if found.lost_tokens is not None:
+        return f"about {found.lost_tokens} tokens"
+    return f"about {found.report.lost_share:.0%}"
+
+
+def cached(found: TracedBreak) -> str:
+    """What the server took from its cache all the same, as the run recorded it."""
+    count, prompt = found.request.cached_tokens, found.request.prompt_tokens
+    return "-" if count is None else f"{count} of {prompt}" if prompt else str(count)

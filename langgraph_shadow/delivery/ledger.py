@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,9 @@ from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
+
+from langgraph_shadow.delivery.calls import CallRow
+from langgraph_shadow.delivery.timeline import timeline
 
 Outcome = Literal["update", "skip", "failed", "shed"]
 Mode = Literal["shared", "mirror"]
@@ -35,6 +39,7 @@ class LedgerRow:
         cached: Tokens that the server says did hit; None when it does not say.
         generated: Tokens generated.
         ttft_ms: Milliseconds from sending to the first token.
+        total_ms: Milliseconds from sending to the end of the answer.
         lag_ms: Milliseconds from the end of the tool batch to the verdict.
         verdict: `update`, `skip`, `failed` or `shed` (never sent).
         text: The sentence, for an update.
@@ -43,6 +48,7 @@ class LedgerRow:
         late: Whether the verdict came after the run had ended.
         run_id: The branch's own run, when it is traced; also the id of its trace.
         shadow_of_run: The run of the model call that asked for the tool batch.
+        at: When the verdict came, in `time.perf_counter` seconds.
     """
 
     branch: str
@@ -60,6 +66,7 @@ class LedgerRow:
     cached: int | None = None
     generated: int | None = None
     ttft_ms: float | None = None
+    total_ms: float | None = None
     lag_ms: float | None = None
     text: str = ""
     reason: str = ""
@@ -67,6 +74,7 @@ class LedgerRow:
     late: bool = False
     run_id: str | None = None
     shadow_of_run: str | None = None
+    at: float = field(default_factory=time.perf_counter, compare=False)
 
     @property
     def as_predicted(self) -> bool | None:
@@ -128,11 +136,13 @@ class Ledger:
     totals: Totals = field(default_factory=Totals)
     _rows: deque[LedgerRow] = field(init=False)
     _guard: deque[GuardRow] = field(init=False)
+    _calls: deque[CallRow] = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._rows = deque(maxlen=self.max_rows)
         self._guard = deque(maxlen=self.max_rows)
+        self._calls = deque(maxlen=self.max_rows)
 
     def add(self, row: LedgerRow) -> None:
         """Record one branch."""
@@ -152,6 +162,11 @@ class Ledger:
         with self._lock:
             self._guard.append(row)
 
+    def add_call(self, row: CallRow) -> None:
+        """Record one model call of the orchestrator."""
+        with self._lock:
+            self._calls.append(row)
+
     @property
     def rows(self) -> tuple[LedgerRow, ...]:
         """The branches, oldest first."""
@@ -163,6 +178,12 @@ class Ledger:
         """The breaks and repairs, oldest first."""
         with self._lock:
             return tuple(self._guard)
+
+    @property
+    def calls(self) -> tuple[CallRow, ...]:
+        """The orchestrator's model calls, in the order in which they ended."""
+        with self._lock:
+            return tuple(self._calls)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -218,6 +239,7 @@ class Ledger:
         )
         caption = html.escape(self.summary())
         return (
+            f"{timeline(self.calls, self.rows)}"
             f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
             f"<tbody>{body}</tbody></table>"
         )

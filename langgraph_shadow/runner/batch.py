@@ -12,7 +12,7 @@ from langgraph_shadow.delivery.sinks import StreamTarget
 from langgraph_shadow.delivery.tracers import Tracer
 from langgraph_shadow.delivery.traces import Cause
 from langgraph_shadow.hosts import Host
-from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.trunk.model import ToolBatch, Trunk
 
@@ -49,7 +49,7 @@ class Batch:
         tools: The batch itself, in call order.
         index: Tool batches of this history before this one.
         origin: URL of the orchestrator's server, as its model call named it.
-        affinity: What the branches repeat of the orchestrator's request.
+        route: What the branches repeat of the orchestrator's request.
         root: The graph run that it belongs to, when it can be seen.
         step: LangGraph's step, when known.
         target: The run's `custom` stream.
@@ -74,7 +74,7 @@ class Batch:
     index: int
     host: Host
     origin: str
-    affinity: Affinity
+    route: Route
     root: UUID | None
     step: int | None
     target: StreamTarget | None

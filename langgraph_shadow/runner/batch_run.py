@@ -155,6 +155,7 @@ class BatchRun:
             cached=answer.cached if answer else None,
             generated=answer.generated if answer else None,
             ttft_ms=answer.ttft_ms if answer else None,
+            total_ms=answer.total_ms if answer else None,
             lag_ms=lag,
             text=verdict.text,
             reason=verdict.reason,

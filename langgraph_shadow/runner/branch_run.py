@@ -18,7 +18,7 @@ from langgraph_shadow.alignment.session import Aligned
 from langgraph_shadow.branches.branch import Branch
 from langgraph_shadow.branches.verdict import SentenceWatch, Verdict, read_verdict
 from langgraph_shadow.errors import AlignmentError
-from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.budget import Budget, Refusal
 from langgraph_shadow.runner.engine import Answer, never
 from langgraph_shadow.runner.once import Once
@@ -71,7 +71,7 @@ class BranchRun:
         budget: Budget,
         once: Once,
         trunk: Trunk,
-        affinity: Affinity,
+        route: Route,
         sent: Callable[[], Sequence[Prompt]],
         keep: Callable[[Prompt], None],
         question: str,
@@ -85,7 +85,7 @@ class BranchRun:
             budget: What the branches may cost.
             once: For warnings.
             trunk: What they run against, with the model that they ask.
-            affinity: What they repeat of the orchestrator's request.
+            route: What they repeat of the orchestrator's request.
             sent: Names the newest prompts of this history that the server was sent, at the time
                 when it is asked.
             keep: Remembers a branch's prompt that was computed.
@@ -97,7 +97,7 @@ class BranchRun:
         self._ladder = ladder
         self._options = options
         self._once = once
-        self._affinity = affinity
+        self._route = route
         self._sent = sent
         self._keep = keep
         self._question = question
@@ -122,7 +122,7 @@ class BranchRun:
             prompt,
             self._server,
             budget=self.budget,
-            affinity=self._affinity,
+            route=self._route,
             options=self._options,
             once=self._once,
         )
@@ -243,7 +243,7 @@ class BranchRun:
             return await self._request(aligned, fields, on_first_token, until)
 
         body = {
-            **self._affinity.body,
+            **self._route.body,
             **branch.request_fields(),
             "stop": list(stop),
             "include_stop_str_in_output": True,
@@ -274,7 +274,7 @@ class BranchRun:
             return await engine.chat(
                 aligned.prompt,
                 body=body,
-                headers=self._affinity.headers,
+                headers=self._route.headers,
                 until=until,
                 on_first_token=on_first_token,
             )
@@ -287,7 +287,7 @@ class BranchRun:
             self.trunk.model,
             aligned.items or (),
             body={**body, "cache_salt": salt} if salt else body,
-            headers=self._affinity.headers,
+            headers=self._route.headers,
             until=until,
             on_first_token=on_first_token,
         )
@@ -335,7 +335,7 @@ async def warm(
     prompt: Prompt,
     server: Server,
     *,
-    affinity: Affinity,
+    route: Route,
     options: Options,
     budget: Budget,
     once: Once,
@@ -346,11 +346,11 @@ async def warm(
     """
 
     async def ask(body: dict[str, Any]) -> Answer:
-        return await server.engine.chat(prompt, body=body, headers=affinity.headers)
+        return await server.engine.chat(prompt, body=body, headers=route.headers)
 
     if budget.closed() or await budget.pressure(server.engine.metrics):
         return False
-    body = {**affinity.body, "max_tokens": 1}
+    body = {**route.body, "max_tokens": 1}
     try:
         async with asyncio.timeout(options.timeout):
             await ask_later(ask, body, server=server, options=options, once=once)

@@ -19,7 +19,7 @@ from langgraph_shadow.delivery.sinks import StreamTarget
 from langgraph_shadow.delivery.tracers import Tracer
 from langgraph_shadow.delivery.traces import Cause
 from langgraph_shadow.hosts import Host
-from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.batch import Batch
 from langgraph_shadow.trunk.model import Message, ToolBatch, Trunk
 from langgraph_shadow.trunk.wire import wire_messages
@@ -42,7 +42,7 @@ class Call:
     run_id: UUID
     trunk: Trunk
     origin: str
-    affinity: Affinity
+    route: Route
     root: UUID | None
     step: int | None
     target: StreamTarget | None
@@ -249,7 +249,7 @@ class Intake:
 
     def ready_ahead(
         self, thread: str, namespace: str, results: Iterable[str]
-    ) -> tuple[Trunk, Affinity] | None:
+    ) -> tuple[Trunk, Route] | None:
         """The trunk through the longest finished run of an unfinished batch, in call order.
 
         Never in completion order: a result whose predecessors are still running is no prefix of
@@ -268,7 +268,7 @@ class Intake:
             if len(run) <= answered.ahead:
                 return None
             answered.ahead = len(run)
-            return answered.call.trunk.extend([answered.message, *run]), answered.call.affinity
+            return answered.call.trunk.extend([answered.message, *run]), answered.call.route
 
     def knows(self, thread: str, namespace: str) -> bool:
         """Whether any model call of this history was seen."""
@@ -350,7 +350,7 @@ def _batch(line: Line, call: Call, trunk: Trunk, tools: ToolBatch, host: Host) -
         index=line.count,
         host=host,
         origin=call.origin,
-        affinity=call.affinity,
+        route=call.route,
         root=call.root,
         step=call.step,
         target=call.target,

@@ -151,12 +151,12 @@ class Runner:
         host = self._hosts.current()
 
         async def prefill() -> None:
-            trunk, affinity = ready
+            trunk, route = ready
             server = await self._server(host)
             await warm(
                 Prompt.of(trunk),
                 server,
-                affinity=affinity,
+                route=route,
                 options=self._options,
                 budget=self._budget,
                 once=self._once,
@@ -347,7 +347,7 @@ class Runner:
             budget=self._budget,
             once=self._once,
             trunk=self._asked(run),
-            affinity=batch.affinity,
+            route=batch.route,
             sent=sent,
             keep=keep,
             question=_question(batch.trunk),

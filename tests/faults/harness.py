@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Agent:
         self, llm: ChatOpenAI, shadow: Shadow | None, hook: Hook, ahook: Callable[[int], Any] | None
     ) -> None:
         self.saver = InMemorySaver()
-        calls = iter(range(100))
+        calls = itertools.count()
 
         @tool("search")
         def search(topic: str = "") -> str:

@@ -66,6 +66,9 @@ def check(shadow: Shadow, name: str) -> None:
         assert row.verdict in ("update", "skip"), row.reason
         assert row.predicted == row.cached != 0
     assert shadow.ledger.guard == ()
+    asked = [call for call in shadow.ledger.calls if call.called]
+    assert len(asked) == batches
+    assert {call.namespace for call in asked} == {row.namespace for row in shadow.ledger}
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
 
 from langgraph_shadow.hosts import Hosts
-from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.batch import Batch
 from langgraph_shadow.runner.intake import Call, Intake
 from langgraph_shadow.trunk.model import Message, Trunk, TrunkKey
@@ -52,7 +52,7 @@ class Agent:
             run_id=run,
             trunk=Trunk.build(key=KEY, model="m", messages=self.messages),
             origin="",
-            affinity=Affinity(),
+            route=Route(),
             root=None,
             step=None,
             target=None,
