@@ -15,9 +15,11 @@ from langgraph_shadow.errors import (
     ShadowError,
     TraceFormatError,
 )
+from langgraph_shadow.runner.affinity import Affinity
 from langgraph_shadow.shadow import Shadow
 
 __all__ = [
+    "Affinity",
     "AlignmentError",
     "Branch",
     "PrefixMutationError",

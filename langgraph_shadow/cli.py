@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from langgraph_shadow.commands.bench import bench
 from langgraph_shadow.commands.check import check
 from langgraph_shadow.commands.demo import demo
 from langgraph_shadow.commands.serve import serve
@@ -21,6 +22,7 @@ app.command()(demo)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve)
 app.command()(check)
 app.command()(template)
+app.add_typer(bench)
 
 if __name__ == "__main__":
     app()

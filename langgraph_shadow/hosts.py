@@ -30,11 +30,6 @@ class Host:
         loop = self._loop()
         return loop is not None and not loop.is_closed() and self.pid == os.getpid()
 
-    @property
-    def running(self) -> int:
-        """Tasks that were spawned here and are not over."""
-        return len(self._tasks)
-
     def spawn(
         self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None] = _nothing
     ) -> bool:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from langgraph_shadow.adapters.callbacks import GuardHandler, ShadowCallbackHandler
 from langgraph_shadow.adapters.mending import Mending, stabilised
 from langgraph_shadow.adapters.node import ToolWatch, wrap_tool_node
+from langgraph_shadow.adapters.routing import Routing
 from langgraph_shadow.adapters.runs import Runs
 from langgraph_shadow.adapters.sight import Sight
 from langgraph_shadow.branches.branch import Branch, user_update
@@ -26,6 +27,7 @@ from langgraph_shadow.delivery.traces import Traces
 from langgraph_shadow.guard.guard import Guard
 from langgraph_shadow.guard.report import GuardMode
 from langgraph_shadow.hosts import Hosts
+from langgraph_shadow.runner.affinity import Affinity
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Launch, Options
 from langgraph_shadow.runner.runner import Runner
@@ -65,6 +67,7 @@ class Shadow:
         launch: Launch = "follow",
         on_event: EventFunction | None = None,
         redact: Redact | None = None,
+        affinity: Affinity | None = None,
         **limits: Any,
     ) -> None:
         """Set up a shadow.
@@ -79,6 +82,9 @@ class Shadow:
             on_event: Called with every event, in a thread of its own; may be a coroutine function.
             redact: Sees each text before it is delivered and returns what to deliver, or None to
                 withhold it. It never sees the prompt: changing that would break the prefix.
+            affinity: How a router finds the replica that holds a thread's blocks, for example
+                `Affinity.for_router("vllm-router")`. The requests of models given to `watch`,
+                `stabilise` or the middleware carry it; callbacks alone cannot change a request.
             **limits: Any field of `Options`, for example `timeout` or `max_in_flight`.
 
         Raises:
@@ -112,6 +118,7 @@ class Shadow:
             redact=redact,
         )
         self._mending = Mending(max_lines=options.max_threads) if guard == "repair" else None
+        self._affinity, self._routing = affinity or Affinity(), Routing()
         self._guard = Guard(mode=options.guard, max_threads=options.max_threads)
         self._sight = Sight(
             llm,
@@ -124,6 +131,8 @@ class Shadow:
             traces=self._traces,
             once=self._once,
             mending=self._mending,
+            affinity=self._affinity,
+            routing=self._routing,
         )
         self._tools = ToolWatch(self._sight, self._runs, self._once)
         # the veto goes last: langchain leaves the handlers after one that raises un-awaited
@@ -153,8 +162,10 @@ class Shadow:
         """Return a copy of the model that carries the callbacks, for a hand-built graph.
 
         It shares the model's clients. Where the callbacks also come by `attach` or by config, each
-        call is still seen once.
+        call is still seen once. With an `affinity`, its requests carry the session.
         """
+        if self._affinity.active and isinstance(llm, BaseChatOpenAI):
+            llm = self._routing.routed(llm)
         own = llm.callbacks
         if isinstance(own, BaseCallbackManager):
             manager = own.copy()

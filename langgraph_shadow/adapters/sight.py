@@ -8,11 +8,15 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from langgraph.config import get_config
+
 from langgraph_shadow.adapters.mending import MARK, Mending
+from langgraph_shadow.adapters.routing import MARK as ROUTED
+from langgraph_shadow.adapters.routing import Routing
 from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace, graph_namespace
 from langgraph_shadow.delivery.calls import CallRow
 from langgraph_shadow.delivery.events import ShadowEvent
@@ -26,7 +30,7 @@ from langgraph_shadow.guard.guard import Guard
 from langgraph_shadow.guard.price import price
 from langgraph_shadow.guard.repair import Repair
 from langgraph_shadow.guard.report import Kind, Report
-from langgraph_shadow.runner.affinity import Route
+from langgraph_shadow.runner.affinity import Affinity, Route
 from langgraph_shadow.runner.intake import Call
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.runner import Runner
@@ -43,11 +47,18 @@ log = logging.getLogger("langgraph_shadow")
 
 _REMEMBERED_CALLS = 256
 
+_NO_SESSION = (
+    "the orchestrator's requests carry no session, because callbacks cannot change a request, so a "
+    "router may send its branches elsewhere; give the graph the model that shadow.watch(llm) "
+    "returns, or use shadow.middleware()"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
     trunk: Trunk
     request: WireRequest
+    route: Route
     repairs: tuple[Repair, ...] = ()
 
 
@@ -67,6 +78,8 @@ class Sight:
         traces: Traces,
         once: Once,
         mending: Mending | None,
+        affinity: Affinity,
+        routing: Routing,
     ) -> None:
         """Wire the pieces together.
 
@@ -81,6 +94,8 @@ class Sight:
             traces: Captures what branches are traced to.
             once: For warnings.
             mending: Repairs the calls of stabilised models; None when the guard does not repair.
+            affinity: Which part of a request carries the session.
+            routing: Puts it on the requests of watched models.
         """
         self.runner = runner
         self._llm = llm
@@ -92,6 +107,8 @@ class Sight:
         self._traces = traces
         self._once = once
         self._mending = mending
+        self._affinity = affinity
+        self._routing = routing
         self._seen: OrderedDict[UUID, _Seen | None] = OrderedDict()
         self._probed: set[str] = set()
         self._vetoed: dict[UUID, PrefixMutationError] = {}
@@ -135,8 +152,11 @@ class Sight:
             self._vetoed[run_id] = error
             self._report(error.report, StreamTarget.capture())
             raise
-        if report is not None and before is not None:
+        if report is not None and before is not None and before.messages:
             self._price(report, before, seen.trunk)
+        elif report is not None:
+            self._guard.announce(report)
+            self._report(report, StreamTarget.capture())
         self._learn_fields(seen.trunk)
 
     def started(
@@ -163,7 +183,7 @@ class Sight:
             run_id=run_id,
             trunk=seen.trunk,
             origin=_origin(serialized),
-            route=Route.of(seen.request.headers, seen.request.routing),
+            route=seen.route,
             root=self._runs.root(parent),
             step=metadata.get("langgraph_step"),
             target=StreamTarget.capture(),
@@ -184,6 +204,7 @@ class Sight:
         """A call ended, with its answer or (None) with an error."""
         with self._lock:
             seen = self._seen.pop(run_id, None)
+        self._routing.ended(run_id)
         if self._mending is not None and seen is not None:
             self._mending.ended(run_id, seen.trunk.key.thread, message)
         call = self.runner.model_ended(run_id, message)
@@ -249,6 +270,7 @@ class Sight:
         metadata: Mapping[str, Any],
         extra: Mapping[str, Any],
     ) -> _Seen | None:
+        self._routing.enter(run_id)
         namespace = checkpoint_namespace(metadata)
         internal = metadata.get("lc_source") or self._runs.inside_tool(parent, namespace)
         if internal or not messages or not messages[0]:
@@ -260,6 +282,7 @@ class Sight:
             namespace=graph_namespace(namespace),
             node=str(metadata.get("langgraph_node") or ""),
         )
+        request, route = self._route(run_id, key, request, metadata)
         try:
             trunk = self._capture.trunk(self._llm, messages[0], request, key)
         except AlignmentError as error:
@@ -268,7 +291,25 @@ class Sight:
         repairs: tuple[Repair, ...] = ()
         if self._mending is not None and metadata.get(MARK):
             trunk, repairs = self._mending.repair(trunk)
-        return _Seen(trunk, request, repairs)
+        return _Seen(trunk, request, route, repairs)
+
+    def _route(
+        self, run_id: UUID, key: TrunkKey, request: WireRequest, metadata: Mapping[str, Any]
+    ) -> tuple[WireRequest, Route]:
+        """The request as it will be sent, and what of it a branch repeats."""
+        own = Route.of(request.headers, request.routing)
+        if not self._affinity.active:
+            return request, own
+        if not metadata.get(ROUTED):
+            self._once.warn(log, "no-session", _NO_SESSION)
+            return request, own
+        route = self._affinity.route(key.thread, {**metadata, **_configurable()})
+        self._routing.expect(run_id, route)
+        salt = request.fields.get("cache_salt") or route.body.get("cache_salt")
+        if salt:  # it is in the hash of every block (facts/vllm.md, "The prefix cache")
+            request = replace(request, fields={**request.fields, "cache_salt": salt})
+        body = {k: v for k, v in route.body.items() if k != "cache_salt"}
+        return request, Route(route.headers, body).under(own)
 
     def _first_time(self, known: OrderedDict[UUID, None], run_id: UUID) -> bool:
         with self._lock:
@@ -324,6 +365,14 @@ class Sight:
             node=key.node,
         )
         self._post.deliver(event, target)
+
+
+def _configurable() -> Mapping[str, Any]:
+    """The run's own values: callbacks are shown only a few of them."""
+    try:
+        return get_config().get("configurable") or {}
+    except RuntimeError:  # called outside a graph
+        return {}
 
 
 def _origin(serialized: Mapping[str, Any] | None) -> str:

@@ -296,6 +296,15 @@ async def _knob(renderer: Renderer, scenario: Scenario, model: str) -> str | Non
     return None
 
 
+async def turns_knob(renderer: Renderer, *, parallel: bool, model: str) -> str | None:
+    """The template argument under which a new user turn extends the prompt, or None."""
+    for knob, kwargs in KNOBS.items():
+        line = trunk(Scenario(parallel=parallel), model=model, kwargs=kwargs)
+        if await _stable(renderer, line, role="user"):
+            return knob
+    return None
+
+
 async def _stable(renderer: Renderer, line: Trunk, *, role: str) -> bool | None:
     """Whether prompts extend each other, in a loop (`assistant`) or over turns (`user`).
 

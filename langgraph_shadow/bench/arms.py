@@ -70,7 +70,7 @@ class Arm:
         """Work beside one conversation, all of whose requests carry this cache salt."""
         self.branch: Branch = user_update()
         body = {"cache_salt": salt, "include_stop_str_in_output": True}
-        self.llm = session.llm(max_tokens=self.branch.max_tokens, extra_body=body)
+        self.llm: ChatOpenAI = session.llm(max_tokens=self.branch.max_tokens, extra_body=body)
 
     def watch(self, llm: ChatOpenAI) -> ChatOpenAI:
         """The orchestrator's model, as this arm wants to see it called."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -19,20 +19,18 @@ from langgraph_shadow.bench.trajectories import Trajectory, fitted, replay
 
 AGENT = "research agent"
 RECORDED = "recorded trajectories"
-COLUMNS = {
-    "input": "input",
+GROUP: str | None = "input"
+COLUMNS: Mapping[str, str] = {
     "arm": "arm",
     "calls": "model\ncalls",
-    "wall_s": "wall s",
-    "wall_ratio": "wall\n/ none",
-    "computed": "prompt tokens\ncomputed",
-    "computed_ratio": "same\n/ none",
+    "wall_s": "wall\ns",
+    "wall_ratio": "/ none",
+    "computed": "prompt\ntokens\ncomputed",
+    "computed_ratio": "/ none",
     "added": "added",
-    "instruction": "of them its\ninstruction",
-    "generated": "tokens\ngenerated",
-    "updates": "updates",
+    "generated": "tokens\ngene-\nrated",
+    "updates": "up-\ndates",
     "lag_ms": "lag\nms",
-    "mispredicted": "mispre-\ndicted",
 }
 
 Conversation: TypeAlias = Callable[[str, ChatOpenAI, Arm, Stopwatch], Awaitable[None]]
@@ -144,9 +142,7 @@ def _rows(source: str, model: str, samples: dict[type[Arm], list[Sample]]) -> li
                 "conversations": len(mine),
                 "calls": len(calls),
                 "wall_s": median(s.wall_s for s in mine),
-                "wall_ratio": median(
-                    a.wall_s / b.wall_s for a, b in zip(mine, base, strict=True)
-                ),
+                "wall_ratio": median(a.wall_s / b.wall_s for a, b in zip(mine, base, strict=True)),
                 "prompt_tokens": sum(c.prompt for c in calls) + sum(e.prompt for e in extras),
                 "computed": computed,
                 "computed_ratio": ratio(computed, alone),

@@ -14,8 +14,11 @@ from typing import Any
 
 from langgraph_shadow.bench.trajectories import Trajectory
 from langgraph_shadow.branches.branch import Branch
+from langgraph_shadow.runner.branch_run import SENTENCE_STOPS
 
 ANSWER_TOKENS = 64
+MODE = "deltas_with_responses"
+"""Recorded answers are part of the history; what the server generates is thrown away."""
 
 
 def aiperf_lines(
@@ -27,8 +30,8 @@ def aiperf_lines(
 ) -> Iterator[dict[str, Any]]:
     """The conversations of a workload: each orchestrator, followed by its branches.
 
-    The recorded answers stay in the history and what the server generates is thrown away
-    (`deltas_with_responses`), so a branch forks from exactly the trunk that was recorded.
+    A branch forks from exactly the trunk that was recorded, when the orchestrator's answer has
+    ended: what the launch mode `gap` does.
 
     Args:
         trajectories: The recorded conversations.
@@ -51,7 +54,10 @@ def aiperf_lines(
                 turn |= {"tools": list(trajectory.tools)}
                 turn["extra"]["tool_choice"] = "none"
             if trajectory.messages[end - 1]["role"] == "tool":
-                children = [_branch(f"{name}/{branch.name}/{end}", branch) for branch in asked]
+                children = [
+                    _branch(f"{name}/{b.name}/{end}", b, tools=bool(trajectory.tools))
+                    for b in asked
+                ]
                 turn["delay"] = tool_seconds * 1000
                 turn["forks"] = [
                     {"child": child["session_id"], "background": True} for child in children
@@ -60,8 +66,7 @@ def aiperf_lines(
             turns.append(turn)
             start = end
         if turns:
-            mode = "deltas_with_responses"
-            yield {"session_id": name, "context_mode": mode, "turns": turns}
+            yield {"session_id": name, "context_mode": MODE, "turns": turns}
             yield from forks
 
 
@@ -76,11 +81,14 @@ def write_aiperf(path: Path, lines: Iterable[dict[str, Any]]) -> int:
     return count
 
 
-def _branch(session: str, branch: Branch) -> dict[str, Any]:
+def _branch(session: str, branch: Branch, *, tools: bool) -> dict[str, Any]:
     """A branch as a forked conversation; it inherits messages and tools, but no request field."""
-    turn = {
+    fields = branch.request_fields()
+    turn: dict[str, Any] = {
         "messages": [{"role": "user", "content": branch.instruction}],
-        "max_tokens": branch.max_tokens,
-        "extra": {"temperature": branch.temperature, "tool_choice": "none"},
+        "max_tokens": fields.pop("max_tokens"),
+        "extra": {**fields, **({"tool_choice": "none"} if tools else {})},
     }
-    return {"session_id": session, "context_mode": "deltas_with_responses", "turns": [turn]}
+    if branch.schema is None:
+        turn["extra"]["stop"] = list(SENTENCE_STOPS)
+    return {"session_id": session, "context_mode": MODE, "turns": [turn]}

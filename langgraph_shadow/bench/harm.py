@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -30,23 +30,20 @@ blocks (facts/kv-sharing.md §C)."""
 ANSWER_TOKENS = 24
 BATCHES = 3
 DRAIN_S = 60.0
-COLUMNS = {
-    "case": "case",
+REPEATS = 5
+GROUP: str | None = "case"
+COLUMNS: Mapping[str, str] = {
     "arm": "shadow",
-    "repeats": "re-\npeats",
-    "wall_s": "wall s",
-    "wall_ratio": "wall\n/ off",
-    "ttft_ms": "ttft\nms",
-    "ttft_p95_ms": "p95\nms",
-    "ttft_ratio": "ttft\n/ off",
-    "itl_ms": "between\ntokens ms",
-    "itl_ratio": "same\n/ off",
-    "answer_ms": "whole\nanswer ms",
-    "kv_peak": "KV in use\nat most",
+    "wall_s": "wall\ns",
+    "wall_ratio": "/ off",
+    "ttft_ms": "first\ntoken\nms",
+    "ttft_ratio": "/ off",
+    "itl_ms": "next\ntoken\nms",
+    "itl_ratio": "/ off",
+    "kv_peak": "KV\nuse",
     "lag_ms": "lag\nms",
     "updates": "up-\ndates",
     "late": "late,\nshed",
-    "back_whole": "found all\nblocks",
 }
 
 
@@ -160,7 +157,7 @@ async def run(
     *,
     chosen: list[Case] | None = None,
     minutes: float = 15.0,
-    max_repeats: int = 5,
+    max_repeats: int = REPEATS,
     batches: int = BATCHES,
     say: Callable[[str], None] = lambda _: None,
 ) -> Report:
@@ -216,13 +213,13 @@ async def run(
 async def _sample(session: Session, case: Case, arm: Arm, batches: int) -> Sample:
     """All agents of a case at once, to the end of the slowest; then the shadow is drained."""
     watch = Stopwatch()
-    llm = session.llm(
-        Looping,
+    options = session.settings(
         max_tokens=ANSWER_TOKENS,
         batches=batches,
         parallel=len(case.tools),
         extra_body={"cache_salt": fresh_salt(), "ignore_eos": True},
     )
+    llm = Looping(**options)
     shadow = arm.shadow(llm)
 
     async def agent(number: int) -> None:

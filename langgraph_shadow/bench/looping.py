@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, SystemMessage
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_openai import ChatOpenAI
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt import ToolNode, tools_condition
 
 from langgraph_shadow.bench.texts import SYSTEM, prose
 from langgraph_shadow.shadow import Shadow
@@ -42,15 +42,20 @@ class Looping(ChatOpenAI):
             yield chunk
         batch = sum(isinstance(message, AIMessage) for message in messages)
         if batch < self.batches:
-            yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[
-                tool_call_chunk(
-                    name="search",
-                    args=f'{{"topic": "batch {batch}", "place": {place}}}',
-                    id=f"call{batch:03d}{place:02d}",
-                    index=place,
+            yield ChatGenerationChunk(
+                message=AIMessageChunk(
+                    content="",
+                    tool_call_chunks=[
+                        tool_call_chunk(
+                            name="search",
+                            args=f'{{"topic": "batch {batch}", "place": {place}}}',
+                            id=f"call{batch:03d}{place:02d}",
+                            index=place,
+                        )
+                        for place in range(self.parallel)
+                    ],
                 )
-                for place in range(self.parallel)
-            ]))
+            )
 
 
 def search_tool(thread: str, seconds: tuple[float, ...]) -> BaseTool:
@@ -70,21 +75,18 @@ def search_tool(thread: str, seconds: tuple[float, ...]) -> BaseTool:
 def looping_agent(
     llm: Looping, tool: BaseTool, shadow: Shadow | None = None
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
-    """agent → tools → agent …, with or without a shadow."""
+    """A graph of agent and tools in a loop, with or without a shadow."""
 
     async def agent(state: MessagesState) -> dict[str, Any]:
         bound = llm.bind_tools([tool], tool_choice="none")
         return {"messages": [await bound.ainvoke([SystemMessage(SYSTEM), *state["messages"]])]}
-
-    def route(state: MessagesState) -> Literal["tools", "__end__"]:
-        return "tools" if getattr(state["messages"][-1], "tool_calls", None) else END
 
     node = ToolNode([tool])
     builder = StateGraph(MessagesState)
     builder.add_node("agent", agent)
     builder.add_node("tools", shadow.tool_node(node) if shadow else node)
     builder.add_edge(START, "agent")
-    builder.add_conditional_edges("agent", route)
+    builder.add_conditional_edges("agent", tools_condition)
     builder.add_edge("tools", "agent")
     graph = builder.compile()
     return shadow.attach(graph) if shadow else graph

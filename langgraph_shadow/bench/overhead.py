@@ -10,7 +10,7 @@ import gc
 import logging
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -30,15 +30,16 @@ from langgraph_shadow.trunk.model import canonical
 LENGTHS = (1_000, 3_000, 10_000, 30_000, 100_000)
 BATCHES = 20
 WORDS_PER_TOKEN = 0.75
-COLUMNS = {
+GROUP: str | None = None
+COLUMNS: Mapping[str, str] = {
     "history_tokens": "history\ntokens",
-    "messages": "messages",
-    "path_us": "in the agent's\npath, µs",
+    "messages": "mes-\nsages",
+    "path_us": "in the\npath\nµs",
     "path_p95_us": "p95\nµs",
-    "first_ms": "first call\nms",
-    "align_ms": "align, beside\nthe agent, ms",
-    "retained_kib": "memory\nheld, KiB",
-    "per_batch_kib": "per batch\nKiB",
+    "first_ms": "first\ncall\nms",
+    "align_ms": "aligning,\nbeside it\nms",
+    "retained_kib": "memory\nKiB",
+    "per_batch_kib": "per\nbatch\nKiB",
 }
 
 
@@ -77,8 +78,8 @@ async def run(
 
 async def _row(tokens: int, batches: int) -> Row:
     words = int(tokens * WORDS_PER_TOKEN)
-    base = convert_to_messages(list(research("base", words)))
-    fresh = convert_to_messages(list(research("fresh", 180 * batches)))[2:]
+    base = _messages("base", words)
+    fresh = _messages("fresh", 180 * batches)[2:]
     first, path = await _drive(base, fresh)
     gc.collect()
     tracemalloc.start()
@@ -103,6 +104,10 @@ async def _row(tokens: int, batches: int) -> Row:
         "retained_kib": round(held / 1024, 1),
         "per_batch_kib": round(more / 1024 / batches, 1),
     }
+
+
+def _messages(seed: str, words: int) -> list[BaseMessage]:
+    return convert_to_messages([dict(message) for message in research(seed, words)])
 
 
 async def _drive(

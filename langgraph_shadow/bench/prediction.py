@@ -1,10 +1,10 @@
-"""`prediction`: tokens predicted against tokens cached, over carriers, templates and block sizes."""
+"""`prediction`: tokens predicted against cached, over carriers, templates and block sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import openai
 
@@ -22,16 +22,15 @@ from langgraph_shadow.shadow import Shadow
 from langgraph_shadow.trunk.model import Trunk
 
 SERVED = "the server's own"
-COLUMNS = {
-    "block_size": "block\nsize",
+GROUP: str | None = "blocks"
+COLUMNS: Mapping[str, str] = {
     "template": "template",
-    "scenario": "trunk",
-    "carrier": "carrier",
-    "trunk_tokens": "trunk\ntokens",
-    "branch_tokens": "branch\ntokens",
-    "predicted": "pre-\ndicted",
+    "carriers": "carriers",
+    "sent": "sent",
+    "refused": "refused",
+    "predicted": "predicted",
     "cached": "cached",
-    "why": "why",
+    "differing": "differ",
 }
 
 
@@ -81,9 +80,7 @@ async def run(
         for name, source in sources.items():
             say(f"block size {target.block_size}: template {name}")
             for scenario in scenarios:
-                rows += [
-                    await _carrier_row(session, name, source, scenario, c) for c in DEFAULT
-                ]
+                rows += await _carrier_rows(session, name, source, scenario)
         for loop in loops:
             say(f"block size {target.block_size}: {loop.name}")
             rows += await _loop_rows(session, loop)
@@ -124,6 +121,36 @@ def notes(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def condensed(rows: Sequence[Row]) -> list[Row]:
+    """The rows for a terminal: one per block size and template."""
+    groups: dict[tuple[int, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["block_size"], row["template"]), []).append(row)
+    found = []
+    for (size, template), mine in groups.items():
+        sent = [row for row in mine if row["cached"] is not None]
+        carriers = dict.fromkeys(row["carrier"] for row in sent)
+        found.append(
+            {
+                "blocks": f"blocks of {size} tokens",
+                "template": template,
+                "carriers": ", ".join(carriers) or mine[0]["why"],
+                "sent": len(sent),
+                "refused": len(mine) - len(sent),
+                "predicted": sum(row["predicted"] or 0 for row in sent),
+                "cached": sum(row["cached"] for row in sent),
+                "differing": summary(mine)["differing_tokens"],
+            }
+        )
+    return found
+
+
+async def _carrier_rows(
+    session: Session, name: str, source: str | None, scenario: Scenario
+) -> list[Row]:
+    return [await _carrier_row(session, name, source, scenario, carrier) for carrier in DEFAULT]
+
+
 async def _carrier_row(
     session: Session, name: str, source: str | None, scenario: Scenario, carrier: str
 ) -> Row:
@@ -159,13 +186,13 @@ async def _carrier_row(
 
 async def _loop_rows(session: Session, loop: Loop) -> list[Row]:
     """An agent with two branches per batch; one row per branch, as its ledger has it."""
-    llm = session.llm(
-        Looping,
+    options = session.settings(
         max_tokens=16,
         batches=2,
         parallel=loop.parallel,
         extra_body={"cache_salt": fresh_salt(), "ignore_eos": True},
     )
+    llm = Looping(**options)
     branches = [user_update(), fact_check("Ice melts in summer.")]
     shadow = Shadow(llm, branches=branches, launch=loop.launch, late="deliver")
     thread = fresh_salt()
@@ -213,9 +240,7 @@ def _trunk(session: Session, scenario: Scenario, source: str | None) -> Trunk:
 
 
 def _described(scenario: Scenario) -> str:
-    parts: list[Literal["parallel calls", "reasoning"] | str] = [
-        f"{scenario.turns} turn{'s' * (scenario.turns > 1)}"
-    ]
+    parts = [f"{scenario.turns} turn{'s' * (scenario.turns > 1)}"]
     if scenario.parallel:
         parts.append("parallel calls")
     if scenario.reasoning:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -58,20 +59,42 @@ class Report(BaseModel):
         path.write_text(self.text() + "\n", encoding="utf-8")
         return path
 
-    def table(self, columns: Mapping[str, str]) -> Table:
-        """The rows as a rich table.
+    def joined(self, other: Report) -> Report:
+        """This report and another one of the same benchmark, as one."""
+        return Report(
+            bench=self.bench,
+            server=self.server,
+            settings={**self.settings, **other.settings},
+            rows=[*self.rows, *other.rows],
+            summary={**self.summary, **other.summary},
+            notes=list(dict.fromkeys([*self.notes, *other.notes])),
+        )
 
-        Args:
-            columns: Keys of the rows, each with the head of its column.
-        """
-        table = Table(title=f"bench {self.bench}", caption="\n".join(self.notes) or None)
-        table.title_justify = table.caption_justify = "left"
-        for key, head in columns.items():
-            numeric = all(isinstance(row.get(key), int | float | None) for row in self.rows)
-            table.add_column(head, justify="right" if numeric else "left", overflow="fold")
-        for row in self.rows:
-            table.add_row(*(Text(shown(row.get(key))) for key in columns))
-        return table
+
+def table_of(
+    title: str, rows: Sequence[Row], columns: Mapping[str, str], group: str | None = None
+) -> Table:
+    """Rows as a rich table.
+
+    Args:
+        title: What stands above it.
+        rows: The rows.
+        columns: Keys of the rows, each with the head of its column.
+        group: Key whose value stands above the rows that share it, instead of in each.
+    """
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.collapse_padding = True
+    for key, head in columns.items():
+        numeric = all(isinstance(row.get(key), int | float | None) for row in rows)
+        table.add_column(head, justify="right" if numeric else "left", no_wrap=numeric)
+    above: Any = None
+    for row in rows:
+        if group is not None and row[group] != above:
+            above = row[group]
+            table.add_section()
+            table.add_row(Text(str(above), style="bold"))
+        table.add_row(*(Text(shown(row.get(key))) for key in columns))
+    return table
 
 
 def shown(value: Any) -> str:

@@ -73,7 +73,8 @@ async def research(
     builder.add_edge("tools", "agent")
     graph = builder.compile()
     config: Any = {"configurable": {"thread_id": thread}, "callbacks": [watch]}
-    await graph.ainvoke({"messages": [("user", question)]}, config)
+    inputs: Any = {"messages": [("user", question)]}
+    await graph.ainvoke(inputs, config)
 
 
 def _constrained(llm: ChatOpenAI, messages: Sequence[BaseMessage], *, talk: bool) -> dict[str, Any]:

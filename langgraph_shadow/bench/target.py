@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import httpx
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from langgraph_shadow.trunk.model import Message
 
 TIMEOUT_S = 600.0
-
-Model = TypeVar("Model", bound=ChatOpenAI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +102,16 @@ class Session:
         renderer: Counts tokens.
     """
 
-    def __init__(self, target: Target, http: httpx.AsyncClient) -> None:
+    def __init__(self, target: Target, http: Any) -> None:
+        """Use `http` for the models, because a default client is shared by every loop."""
         self.target = target
         self._http = http
         self.engine = Engine(self.llm(), timeout=TIMEOUT_S)
         self.renderer = ServerRenderer(self.engine.post, model=target.model)
 
-    def llm(self, kind: type[Model] | None = None, **options: Any) -> Model:
-        """A model on this server; `options` are the model's own, and win over the defaults."""
-        settings: dict[str, Any] = {
+    def settings(self, **options: Any) -> dict[str, Any]:
+        """A model's constructor arguments; `options` win over the defaults."""
+        return {
             "base_url": self.target.base_url,
             "model": self.target.model,
             "api_key": api_key(),
@@ -125,8 +124,10 @@ class Session:
             "http_async_client": self._http,
             **options,
         }
-        made: Any = (kind or ChatOpenAI)(**settings)
-        return made  # type: ignore[no-any-return]
+
+    def llm(self, **options: Any) -> ChatOpenAI:
+        """A model on this server."""
+        return ChatOpenAI(**self.settings(**options))
 
     async def count(self, trunk: Trunk) -> int:
         """Tokens of a trunk's prompt."""
@@ -150,9 +151,7 @@ class Session:
             return await self.ask(aligned.prompt, max_tokens=max_tokens)
         salt = {k: v for k, v in trunk.fields.items() if k == "cache_salt"}
         body = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, **salt}
-        return await self.engine.complete(
-            trunk.model, aligned.items or (), body=body, headers={}
-        )
+        return await self.engine.complete(trunk.model, aligned.items or (), body=body, headers={})
 
     async def ask(self, prompt: Prompt, *, max_tokens: int) -> Answer:
         """Send a prompt and generate exactly so many tokens."""

@@ -15,11 +15,12 @@ SYSTEM = (
     "You are a careful research agent. Search the archive, read what it brings, and answer with "
     "what you have read. Never guess; say so when the archive does not know."
 )
-_WORDS = (
+_TEXT = (
     "the archive shows that every winter snow gathers on high ground and slowly turns to ice while "
     "rivers carry dark sand away from a valley where people measured depth with long wooden poles "
     "before satellites came and numbers changed because summers grew warmer than any record had"
-).split()
+)
+_WORDS = _TEXT.split()
 
 SEARCH: Message = {
     "type": "function",

@@ -23,8 +23,8 @@ from langgraph_shadow.errors import TraceFormatError
 from langgraph_shadow.trunk.model import Message, Trunk, TrunkKey
 
 if TYPE_CHECKING:
-    from langgraph_shadow.bench.target import Session
     from langgraph_shadow.bench.stopwatch import Stopwatch
+    from langgraph_shadow.bench.target import Session
 
 ANSWER_TOKENS = 16
 _ROOM = 256
@@ -126,11 +126,11 @@ async def replay(
     adds to it what the agent said.
     """
     config: Any = {"metadata": {"thread_id": thread}, "callbacks": [watch]}
-    tools = [*trajectory.tools, *arm.tools]
+    tools: list[Any] = [*trajectory.tools, *arm.tools]
     fixed = {**(llm.extra_body or {}), "ignore_eos": True}
     model = llm.bind_tools(tools, tool_choice="none", extra_body=fixed) if tools else llm
     history: list[BaseMessage] = []
-    for message in convert_to_messages(list(trajectory.messages)):
+    for message in convert_to_messages([dict(m) for m in trajectory.messages]):
         if isinstance(message, AIMessage) and _asked(history):
             if isinstance(history[-1], ToolMessage):
                 arm.batch_done(tuple(history))
@@ -149,10 +149,9 @@ async def _share(
     """
     reply = await model.bind(max_tokens=arm.branch.max_tokens).ainvoke(list(history), config)
     arm.told()
-    call = {"name": share_insight.name, "args": {"sentence": reply.text}, "id": f"i{len(history)}"}
-    said = AIMessage("", tool_calls=[{**call, "type": "tool_call"}])
-    result = share_insight.invoke(call["args"])
-    return [said, ToolMessage(result, tool_call_id=call["id"], name=share_insight.name)]
+    name, said, id_ = share_insight.name, {"sentence": reply.text}, f"i{len(history)}"
+    called = AIMessage("", tool_calls=[{"name": name, "args": said, "id": id_}])
+    return [called, ToolMessage(share_insight.invoke(said), tool_call_id=id_, name=name)]
 
 
 def _asked(history: Sequence[BaseMessage]) -> bool:

@@ -127,36 +127,20 @@ def _summary(found: Analysis) -> list[str]:
 
 def _table(breaks: list[TracedBreak], requests: int) -> Table:
     table = Table(title=f"{requests} requests, {len(breaks)} that break the prefix")
-    for head in ("line", "thread", "node", "kind", "where", "lost", "cached"):
-        table.add_column(head, overflow="fold")
-    table.add_column("change", overflow="fold", ratio=1)
-    for found in breaks:
-        report = found.report
-        cells = (
-            str(found.request.line),
-            report.key.thread or "-",
-            report.key.node or "-",
-            report.kind,
-            f"{report.path}, character {report.offset}",
-            lost(found),
-            cached(found),
-            f"{report.before!r} became {report.after!r}",
-        )
+    columns: dict[str, list[str]] = {
+        "line": [str(b.request.line) for b in breaks],
+        "thread": [b.report.key.thread for b in breaks],
+        "node": [b.report.key.node for b in breaks],
+        "kind": [b.report.kind for b in breaks],
+        "where": [f"{b.report.path}, character {b.report.offset}" for b in breaks],
+        "lost": [b.cost for b in breaks],
+        "cached": [b.cached for b in breaks],
+        "change": [f"{b.report.before!r} became {b.report.after!r}" for b in breaks],
+    }
+    filled = {head: cells for head, cells in columns.items() if any(cells)}
+    for head in filled:
+        table.add_column(head, overflow="fold", ratio=1 if head == "change" else None)
+    for cells in zip(*filled.values(), strict=True):
         # As `Text`, because what was recorded may look like rich's markup.
         table.add_row(*(Text(cell.encode("utf-8", "replace").decode()) for cell in cells))
     return table
-
-
-def lost(found: TracedBreak) -> str:
-    """What a break cost, in words."""
-    if found.report.lost_tokens is not None:
-        return f"{found.report.lost_tokens} tokens"
-    if found.lost_tokens is not None:
-        return f"about {found.lost_tokens} tokens"
-    return f"about {found.report.lost_share:.0%}"
-
-
-def cached(found: TracedBreak) -> str:
-    """What the server took from its cache all the same, as the run recorded it."""
-    count, prompt = found.request.cached_tokens, found.request.prompt_tokens
-    return "-" if count is None else f"{count} of {prompt}" if prompt else str(count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -37,6 +37,8 @@ class LedgerRow:
         prompt_tokens: Tokens of the branch's prompt, as the server counted them.
         predicted: Tokens that the block rule says will hit; None when they cannot be known.
         cached: Tokens that the server says did hit; None when it does not say.
+        miss: Why far fewer hit than predicted: `wrong replica or evicted` when the server computed
+            the very prompt that was predicted, else `another prompt`; empty when it is no miss.
         generated: Tokens generated.
         ttft_ms: Milliseconds from sending to the first token.
         total_ms: Milliseconds from sending to the end of the answer.
@@ -64,6 +66,7 @@ class LedgerRow:
     prompt_tokens: int | None = None
     predicted: int | None = None
     cached: int | None = None
+    miss: str = ""
     generated: int | None = None
     ttft_ms: float | None = None
     total_ms: float | None = None
@@ -213,6 +216,8 @@ class Ledger:
             if known
             else "no branch with a known prediction"
         )
+        missed = Counter(r.miss for r in rows if r.miss)
+        proof += "".join(f", {count} missed ({why})" for why, count in missed.items())
         t = self.totals
         return (
             f"{proof}; {t.delivered} delivered, {t.late} late, {t.skipped} skipped, "
@@ -272,7 +277,7 @@ def _cells(row: LedgerRow) -> tuple[str, ...]:
         _number(row.prompt_tokens),
         _number(row.kept),
         _number(row.predicted),
-        _number(row.cached) + mark,
+        f"{_number(row.cached)}{mark} {row.miss}".rstrip(),
         _number(row.ttft_ms),
         _number(row.lag_ms),
         f"{row.verdict} (late)" if row.late else row.verdict,

@@ -25,6 +25,8 @@ _log = logging.getLogger("langgraph_shadow.guard")
 _MAX_LINES = 256
 """Lines remembered per thread; sub-agents have one namespace, hence one line, per run."""
 _MAX_RESTING_LINES = 8
+_MAX_FOLDED = 32_000
+"""Bytes of a folded thread; a longer history (about 100 kB of text) keeps fingerprints only."""
 _MAX_MODELS = 64
 _MAX_EXPECTED = 16
 
@@ -42,8 +44,11 @@ class _Thread:
         self.wake()
         while len(self.lines) > _MAX_RESTING_LINES:
             self.lines.popitem(last=False)
-        # level 1 is as small as the default within a few percent, and several times as fast
-        self._folded = zlib.compress(pickle.dumps(self.lines), 1)
+        self._folded = _fold(self.lines)
+        if len(self._folded) > _MAX_FOLDED:
+            for line in self.lines.values():
+                line.strip()
+            self._folded = _fold(self.lines)
         self.lines = OrderedDict()
 
     def wake(self) -> None:
@@ -59,6 +64,11 @@ class _Thread:
         while len(self.lines) > _MAX_LINES:
             self.lines.popitem(last=False)
         return line
+
+
+def _fold(lines: OrderedDict[TrunkKey, Line]) -> bytes:
+    # level 1 is as small as the default within a few percent, and several times as fast
+    return zlib.compress(pickle.dumps(lines), 1)
 
 
 class Guard:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from langgraph_shadow.alignment.blocks import common_prefix
 from langgraph_shadow.guard.diagnosis import IN_PLACE, Finding, compare, report_of
 from langgraph_shadow.guard.fields import FieldRules
 from langgraph_shadow.guard.parts import message_parts
+from langgraph_shadow.guard.report import REPAIRS, Report
 
 if TYPE_CHECKING:
-    from langgraph_shadow.guard.report import Report
     from langgraph_shadow.trunk.model import Trunk
 
 _MAX_POINTS = 512
@@ -34,10 +36,12 @@ class Line:
     def judge(self, trunk: Trunk, rules: FieldRules) -> Report | None:
         """The break that sending `trunk` now would be, or None; O(1) when it is appended."""
         before = self.newest
-        if before is None or trunk.extends(before) or before.extends(trunk):
+        if before is None or _grown(before, trunk) or _grown(trunk, before):
             return None
         if trunk.digests[-1] in self._sent or self._grown_from(trunk) is not None:
             return None
+        if not before.messages:
+            return self._judge_stripped(before, trunk)
         finding = compare(before, trunk, rules)
         if finding is None or self._is_fork(finding, before, trunk):
             return None
@@ -47,7 +51,7 @@ class Line:
         """Make `trunk`, which is being sent, the newest one."""
         before, now = self.newest, trunk.digests[-1]
         if before is not None:
-            grown = before.digests[-1] if trunk.extends(before) else self._grown_from(trunk)
+            grown = before.digests[-1] if _grown(before, trunk) else self._grown_from(trunk)
             if grown is not None and grown in self._sent:
                 self._sent[grown] = False
         self.newest = trunk
@@ -55,6 +59,26 @@ class Line:
         self._sent.move_to_end(now)
         while len(self._sent) > _MAX_POINTS:
             self._sent.popitem(last=False)
+
+    def strip(self) -> None:
+        """Keep the fingerprints alone: a break is still found, but no longer explained."""
+        if self.newest is not None:
+            self.newest = replace(self.newest, messages=(), tools=())
+
+    def _judge_stripped(self, before: Trunk, trunk: Trunk) -> Report | None:
+        same = common_prefix(before.digests, trunk.digests)
+        if same and before.digests[same - 1] in self._sent:
+            return None  # it may be another branch of the tree
+        return Report(
+            key=before.key,
+            kind="unknown",
+            path=f"messages[{same - 1}]" if same else "messages",
+            offset=0,
+            before="",
+            after="",
+            repair=REPAIRS["unknown"],
+            lost_share=1 - max(0, same - 1) / max(1, len(before.digests) - 1),
+        )
 
     def _grown_from(self, trunk: Trunk) -> bytes | None:
         """The end of an older branch that `trunk` extends; it is all still cached."""
@@ -77,3 +101,9 @@ class Line:
         ]
         asked = before.digests[at + 1] in self._sent and at == len(trunk.messages) - 1
         return asked and roles == ["user", "user"]
+
+
+def _grown(before: Trunk, after: Trunk) -> bool:
+    """Whether `after` extends `before`; by fingerprints alone, which every trunk keeps."""
+    count = len(before.digests)
+    return count <= len(after.digests) and after.digests[count - 1] == before.digests[-1]

@@ -13,7 +13,7 @@ from langgraph_shadow.delivery.tracers import Tracer
 from langgraph_shadow.delivery.traces import Cause
 from langgraph_shadow.hosts import Host
 from langgraph_shadow.runner.affinity import Route
-from langgraph_shadow.runner.options import Options
+from langgraph_shadow.runner.options import Launch, Options
 from langgraph_shadow.trunk.model import ToolBatch, Trunk
 
 GRACE_S = 1.0
@@ -45,7 +45,8 @@ class Batch:
 
     Attributes:
         trunk: The trunk that the branches run against: predicted first, exact once seen.
-        sent: The newest trunk of this history that the orchestrator has sent.
+        sent: The trunk that the orchestrator sent before this batch.
+        asked: The trunk of the orchestrator's next request, once that was seen.
         tools: The batch itself, in call order.
         index: Tool batches of this history before this one.
         origin: URL of the orchestrator's server, as its model call named it.
@@ -79,6 +80,7 @@ class Batch:
     step: int | None
     target: StreamTarget | None
     streams: bool
+    asked: Trunk | None = None
     launched: bool = False
     run_failed: bool = False
     final: bool = False
@@ -103,7 +105,7 @@ class Batch:
         """The orchestrator's next request is this trunk: exact from now on."""
         if self.seen.at is None and not self.trunk.exact:
             self.predicted_right = self.trunk.digests[-1] == trunk.digests[-1]
-        self.sent = trunk
+        self.asked = trunk
         if not self.launched:
             self.trunk = trunk
             self.streams = streams
@@ -150,6 +152,17 @@ class Batch:
     def abandoned(self) -> bool:
         """Whether the run failed before the orchestrator asked again."""
         return self.run_failed and self.seen.at is None
+
+    def computed(self, launch: Launch) -> Trunk:
+        """The newest trunk of this history that the server has computed.
+
+        A request's blocks come bit by bit, so it counts from its first token on. Where none can be
+        seen, it counts as soon as the branch has waited for it, which `lead` does not.
+        """
+        unseen = not self.streams and launch != "lead"
+        if self.asked is not None and (unseen or self.first_token.at is not None):
+            return self.asked
+        return self.sent
 
     def lag_ms(self) -> float:
         """Milliseconds since the batch was complete."""

@@ -153,6 +153,7 @@ class BatchRun:
             prompt_tokens=answer.prompt_tokens if answer else None,
             predicted=outcome.predicted,
             cached=answer.cached if answer else None,
+            miss=outcome.miss,
             generated=answer.generated if answer else None,
             ttft_ms=answer.ttft_ms if answer else None,
             total_ms=answer.total_ms if answer else None,

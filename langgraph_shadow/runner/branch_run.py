@@ -50,6 +50,7 @@ class BranchOutcome:
     aligned: Aligned | None = None
     answer: Answer | None = None
     predicted: int | None = None
+    miss: str = ""
 
     @property
     def kept(self) -> int | None:
@@ -191,13 +192,13 @@ class BranchRun:
 
         stops = () if branch.schema else SENTENCE_STOPS
         answer = await self._send(branch, aligned, stops, computed)
-        self._check(aligned, answer, predicted)
+        miss = self._check(aligned, answer, predicted)
         verdict = self._read(branch, aligned, answer)
         if answer.stop_reason in stops and not _ended(branch, aligned, answer.text):
             watch = SentenceWatch(branch, thinking_open=_thinking_open(aligned))
             again = await self._send(branch, aligned, (), lambda: None, until=watch.feed)
             verdict = self._read(branch, aligned, again)
-        return BranchOutcome(verdict, aligned, answer, predicted)
+        return BranchOutcome(verdict, aligned, answer, predicted, miss)
 
     async def _align(self, branch: Branch) -> Aligned:
         if branch.name not in self._aligned:
@@ -292,8 +293,8 @@ class BranchRun:
             on_first_token=on_first_token,
         )
 
-    def _check(self, aligned: Aligned, answer: Answer, predicted: int | None) -> None:
-        """Compare what the server did with what was predicted."""
+    def _check(self, aligned: Aligned, answer: Answer, predicted: int | None) -> str:
+        """Compare what the server did with what was predicted; returns why it fell far short."""
         url = self._server.engine.root_url
         if answer.prompt_tokens is not None and answer.cached is None:
             self._once.warn(
@@ -304,8 +305,9 @@ class BranchRun:
                 url,
             )
         if predicted is None or answer.cached is None or self._server.block_size is None:
-            return
-        if answer.prompt_tokens not in (None, len(aligned.branch)):
+            return ""
+        other_prompt = answer.prompt_tokens not in (None, len(aligned.branch))
+        if other_prompt:
             self._once.warn(
                 log,
                 "other-prompt",
@@ -315,8 +317,10 @@ class BranchRun:
                 answer.prompt_tokens,
                 len(aligned.branch),
             )
-        if answer.cached < predicted - _DISTRUST_BLOCKS * self._server.block_size:
-            self._ladder.distrust(self.trunk)
+        if answer.cached >= predicted - _DISTRUST_BLOCKS * self._server.block_size:
+            return ""
+        self._ladder.distrust(self.trunk)
+        return "another prompt" if other_prompt else "wrong replica or evicted"
 
     def _read(self, branch: Branch, aligned: Aligned, answer: Answer) -> Verdict:
         system = next((m["content"] for m in self.trunk.messages if m["role"] == "system"), "")

@@ -68,6 +68,16 @@ def _ssl_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    http: httpx2.AsyncClient
+    client: openai.AsyncOpenAI
+
+    def headers(self) -> dict[str, str]:
+        own = {k: v for k, v in self.client.default_headers.items() if isinstance(v, str)}
+        return own | self.client.auth_headers
+
+
 class Engine:
     """Talks to one server from one event loop, with an HTTP client of its own.
 
@@ -78,15 +88,18 @@ class Engine:
     def __init__(self, llm: BaseChatOpenAI, *, timeout: float) -> None:
         self._llm = llm
         self._timeout = timeout
-        self._connect()
-        self.base_url = str(self._client.base_url).rstrip("/")
+        self._clients: _Clients | None = None
+        self.base_url = str(llm.root_async_client.base_url).rstrip("/")
         self.root_url = self.base_url.removesuffix("/v1")
 
-    def _connect(self) -> None:
-        self._http = httpx2.AsyncClient(timeout=self._timeout, verify=_ssl_context())
-        self._client: openai.AsyncOpenAI = self._llm.root_async_client.with_options(
-            http_client=self._http, max_retries=0, timeout=self._timeout
-        )
+    def _open(self) -> _Clients:
+        if self._clients is None:
+            http = httpx2.AsyncClient(timeout=self._timeout, verify=_ssl_context())
+            client = self._llm.root_async_client.with_options(
+                http_client=http, max_retries=0, timeout=self._timeout
+            )
+            self._clients = _Clients(http, client)
+        return self._clients
 
     async def post(self, path: str, body: dict[str, Any]) -> Mapping[str, Any]:
         """POST to a path beside `/v1` (vLLM serves `/tokenize` there) and return the JSON.
@@ -96,7 +109,9 @@ class Engine:
             AlignmentError: The server refused this body.
             httpx2.HTTPError: The server is away or overloaded; it may be back for the next batch.
         """
-        response = await self._http.post(self.root_url + path, json=body, headers=self._headers())
+        clients = self._open()
+        url = self.root_url + path
+        response = await clients.http.post(url, json=body, headers=clients.headers())
         status = response.status_code
         if status in _NO_SUCH_ROUTE:
             msg = f"{path} answered {status} at {self.root_url}"
@@ -127,9 +142,10 @@ class Engine:
             ValueError: It is not in the Prometheus format.
             httpx2.HTTPError: The server is away or overloaded.
         """
-        response = await self._http.get(
+        clients = self._open()
+        response = await clients.http.get(
             self.root_url + "/metrics",
-            headers=self._headers(),
+            headers=clients.headers(),
             timeout=min(self._timeout, _METRICS_TIMEOUT_S),
         )
         if response.is_server_error:
@@ -169,7 +185,7 @@ class Engine:
         )
         start = time.perf_counter()
         messages: list[Any] = list(prompt.messages)
-        stream = await self._client.chat.completions.create(
+        stream = await self._open().client.chat.completions.create(
             model=prompt.model,
             messages=messages,
             stream=True,
@@ -191,7 +207,7 @@ class Engine:
     ) -> Answer:
         """Stream one completion of a prompt given as token ids; arguments as for `chat`."""
         start = time.perf_counter()
-        stream = await self._client.completions.create(
+        stream = await self._open().client.completions.create(
             model=model,
             prompt=list(ids),
             stream=True,
@@ -203,13 +219,9 @@ class Engine:
 
     async def rest(self) -> None:
         """Close the connections, which must not outlive their loop; the next request opens one."""
-        http = self._http
-        self._connect()
-        await http.aclose()
-
-    def _headers(self) -> dict[str, str]:
-        own = {k: v for k, v in self._client.default_headers.items() if isinstance(v, str)}
-        return own | self._client.auth_headers
+        clients, self._clients = self._clients, None
+        if clients is not None:
+            await clients.http.aclose()
 
 
 async def _collect(

@@ -144,6 +144,7 @@ class Intake:
                 self._calls.popitem(last=False)
             line = self.line(call.trunk.key.thread, call.trunk.key.namespace)
             call.streams = call.streams or line.streams
+            before = line.last_call
             line.last_call, line.known = call, True
             tools = call.trunk.batch
             if tools is None:
@@ -160,6 +161,7 @@ class Intake:
                     waiting.saw_request(call.trunk, streams=call.streams, target=call.target)
                 return None
             batch = _batch(line, call, call.trunk, tools, host)
+            batch.sent = before.trunk if before is not None else call.trunk
             batch.saw_request(call.trunk, streams=call.streams, target=call.target)
             call.batch = batch
             line.pending.append(batch)

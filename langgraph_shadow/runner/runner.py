@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -98,6 +99,8 @@ class Runner:
         self._ladder = Ladder(max_new=options.max_new_tokens, splice=options.splice)
         self._budget = Budget(options, once=once)
         self._slots = Slots(places=options.max_in_flight, waiting=options.max_waiting)
+        # aligning ahead asks the server too, so no more batches do it at once than may run
+        self._aligning = threading.BoundedSemaphore(options.max_in_flight)
         self._servers: weakref.WeakKeyDictionary[Host, Server] = weakref.WeakKeyDictionary()
         self._errands = Errands(self._server, timeout=options.timeout)
         self._active: dict[Batch, _Active] = {}
@@ -152,15 +155,15 @@ class Runner:
 
         async def prefill() -> None:
             trunk, route = ready
-            server = await self._server(host)
-            await warm(
-                Prompt.of(trunk),
-                server,
-                route=route,
-                options=self._options,
-                budget=self._budget,
-                once=self._once,
-            )
+            async with self._server(host) as server:
+                await warm(
+                    Prompt.of(trunk),
+                    server,
+                    route=route,
+                    options=self._options,
+                    budget=self._budget,
+                    once=self._once,
+                )
 
         host.spawn(prefill)
 
@@ -268,7 +271,6 @@ class Runner:
             self._once.warn(log, f"bug-{type(error).__name__}", "a batch failed: %r", error)
             run.shed_rest(f"{type(error).__name__}: {error}")
         finally:
-            await self._rest(batch)
             self._close(batch)
 
     async def _work_unless_overtaken(self, run: BatchRun) -> None:
@@ -289,27 +291,25 @@ class Runner:
             work.result()
 
     async def _work(self, run: BatchRun) -> None:
-        branches = await self._prepared(run)
-        if branches is None:
-            run.shed_rest("the run failed or was cancelled")
-        else:
-            await run.run(branches)
-
-    async def _prepared(self, run: BatchRun) -> BranchRun | None:
-        """Wait for the launch, and use the time: branches are aligned while the request runs.
-
-        Returns:
-            None when the run failed before the orchestrator asked again: nobody waits for news.
-        """
         batch = run.batch
         await batch.wait_for_request(self._options)
-        if batch.abandoned:
-            return None
-        server = await self._server(batch.host)
+        if batch.abandoned:  # the run failed before the orchestrator asked again: nobody waits
+            run.shed_rest("the run failed or was cancelled")
+            return
+        async with self._server(batch.host) as server:
+            await run.run(await self._prepared(run, server))
+
+    async def _prepared(self, run: BatchRun, server: Server) -> BranchRun:
+        """Wait for the launch, and use the time: branches are aligned while the request runs."""
+        batch = run.batch
         branches = self._branch_run(run, server)
         if run.mode == "mirror" and self._options.warm_up:
             await branches.warm()
-        await branches.prepare(run.branches)
+        if self._aligning.acquire(blocking=False):
+            try:
+                await branches.prepare(run.branches)
+            finally:
+                self._aligning.release()
         await batch.wait_for_launch(self._options)
         if run.launch != "gap" and await branches.refusal():
             run.launch = "gap"
@@ -321,19 +321,13 @@ class Runner:
             branches = self._branch_run(run, server)
         return branches
 
-    async def _rest(self, batch: Batch) -> None:
-        """Leave no connection open when this was the last batch of its event loop."""
-        server = self._servers.get(batch.host)
-        if server is not None and batch.host.running <= 1:
-            await server.engine.rest()
-
     def _branch_run(self, run: BatchRun, server: Server) -> BranchRun:
         batch = run.batch
         line = self._intake.line(batch.trunk.key.thread, batch.trunk.key.namespace)
 
         def sent() -> list[Prompt]:
             if run.mode == "shared":
-                return [Prompt.of(batch.sent)]
+                return [Prompt.of(batch.computed(self._options.launch))]
             return [line.mirrored] if line.mirrored is not None else []
 
         def keep(prompt: Prompt) -> None:
@@ -393,13 +387,15 @@ class Runner:
             exact=trunk.exact,
         )
 
-    async def _server(self, host: Host) -> Server:
-        """The server as seen from this loop; the first batch of a loop finds it out."""
+    @contextlib.asynccontextmanager
+    async def _server(self, host: Host) -> AsyncIterator[Server]:
+        """The server as seen from this loop; the first user of a loop finds it out."""
         server = self._servers.get(host)
         if server is None:
             server = self._servers[host] = Server(self._llm, timeout=self._options.timeout)
-        await server.find_out(self._once)
-        return server
+        async with server.use():
+            await server.find_out(self._once)
+            yield server
 
 
 def _question(trunk: Trunk) -> str:

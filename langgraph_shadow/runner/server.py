@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from langchain_openai.chat_models.base import BaseChatOpenAI
 
 log = logging.getLogger("langgraph_shadow.server")
-
 
 _TRIES = 3
 """Batches that ask for `/metrics` while the server is away or slow."""
@@ -37,7 +38,22 @@ class Server:
         """Describe the server that `llm` talks to; nothing is asked yet."""
         self.engine = Engine(llm, timeout=timeout)
         self._model = str(llm.model_name)
+        self._users = 0
         self.restarted()
+
+    @contextlib.asynccontextmanager
+    async def use(self) -> AsyncIterator[None]:
+        """Use the server; when nobody does any more, its connections close.
+
+        An open connection would keep a finished event loop alive, or be left behind by it.
+        """
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._users == 0:
+                await self.engine.rest()
 
     def restarted(self) -> None:
         """Forget what was found out: the server was away, and may come back as another one."""

@@ -56,9 +56,7 @@ class ServerClient:
         base_url: The OpenAI-compatible address, which ends in `/v1`.
     """
 
-    def __init__(
-        self, url: str, *, api_key: str | None = None, timeout: float = TIMEOUT_S
-    ) -> None:
+    def __init__(self, url: str, *, api_key: str | None = None, timeout: float = TIMEOUT_S) -> None:
         """Address a server.
 
         Args:
@@ -142,5 +140,5 @@ class ServerClient:
 
     def _away(self, error: Exception) -> ServerConfigError:
         problem = f"No model server answers: {str(error) or type(error).__name__}"
-        remedy = "Check the address (http://HOST:PORT) and that the server is running."
+        remedy = "Check the address (URL or --base-url, http://HOST:PORT), and that a server is up."
         return ServerConfigError(problem, url=self.root_url, remedy=remedy)

@@ -113,7 +113,7 @@ class LocalServer:
         self._start_timeout = start_timeout
         self._progress = progress
         self._keeper: subprocess.Popen[bytes] | None = None
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self.root_url = f"http://{HOST}:{self.port}"
         self.base_url = f"{self.root_url}/v1"
         self.model = self._name
@@ -137,7 +137,7 @@ class LocalServer:
         begun = time.monotonic()
         try:
             check_packages()
-            _require_free(self.port)
+            require_free(self.port)
             self._progress("building the model folder", 0.0)
             folder = _folder(self._source)
             self._launch(folder)
@@ -250,14 +250,16 @@ def _one_core() -> str:
     return str(cores[next(_started) % len(cores)])
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A loopback port that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-def _require_free(port: int) -> None:
+def require_free(port: int) -> None:
+    """Raises a `ServerConfigError` when the port is taken."""
     # Else the ready check would be answered by whatever listens there already.
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

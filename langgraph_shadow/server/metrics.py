@@ -38,6 +38,7 @@ class ServerMetrics:
         requests_finished: Finished requests, whatever ended them.
         ttft_seconds_sum: Seconds to the first token, summed over all requests.
         ttft_count: Requests in that sum.
+        cache_config: The KV cache's settings as vLLM prints them (`sliding_window`, …).
     """
 
     block_size: int | None = None
@@ -53,6 +54,7 @@ class ServerMetrics:
     requests_finished: int = 0
     ttft_seconds_sum: float = 0.0
     ttft_count: int = 0
+    cache_config: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ttft_seconds_mean(self) -> float | None:
@@ -94,6 +96,7 @@ def parse_metrics(text: str) -> ServerMetrics:
         requests_finished=int(sums["request_success_total"]),
         ttft_seconds_sum=sums["time_to_first_token_seconds_sum"],
         ttft_count=int(sums["time_to_first_token_seconds_count"]),
+        cache_config=config,
     )
 
 

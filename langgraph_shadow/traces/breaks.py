@@ -77,6 +77,21 @@ class TracedBreak:
     report: Report
     lost_tokens: int | None = None
 
+    @property
+    def cost(self) -> str:
+        """What had to be computed again, in words."""
+        if self.report.lost_tokens is not None:
+            return f"{self.report.lost_tokens} tokens"
+        if self.lost_tokens is not None:
+            return f"about {self.lost_tokens} tokens"
+        return f"about {self.report.lost_share:.0%}"
+
+    @property
+    def cached(self) -> str:
+        """What the server took from its cache all the same, in words; empty when not recorded."""
+        count, prompt = self.request.cached_tokens, self.request.prompt_tokens
+        return "" if count is None else f"{count} of {prompt}" if prompt else str(count)
+
     def row(self) -> dict[str, Any]:
         """The break as plain JSON values."""
         report, request = self.report, self.request

@@ -50,7 +50,8 @@ async def with_and_without(mode: Mode, llm: ChatOpenAI, shadow: Shadow, fired: i
 
 async def test_context_length_exceeded(mode: Mode, llm: ChatOpenAI) -> None:
     """One branch does not fit into the model's 8192 tokens; the one beside it does."""
-    long = Branch(name="long", instruction="Tell everything. " * 4000, skip_word=None)
+    instruction = "Answer each of these. " + " ".join(f"{i}?" for i in range(3000))
+    long = Branch(name="long", instruction=instruction, skip_word=None)
     shadow = Shadow(llm, branches=[long, user_update()], max_new_tokens=100_000, late="deliver")
     await with_and_without(mode, llm, shadow, 2 * BATCHES)
     for row in shadow.ledger:

