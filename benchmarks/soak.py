@@ -34,7 +34,7 @@ from tests.faults.server import INSTRUCTION, MODEL, FaultServer
 PER_QUESTION = 5
 """Tool batches that one question takes."""
 SAMPLES = 10
-IDLE_THREADS = 50
+IDLE_THREADS = 20
 IDLE_BATCHES = 20
 IDLE_WORDS = 300
 """Words of each tool result, about two thousand characters; an idle thread has seen twenty."""
@@ -195,7 +195,7 @@ async def soak(base_url: str, model: str, *, batches: int, threads: int) -> Resu
     return result
 
 
-async def idle_thread_kb(base_url: str, model: str) -> float:
+async def idle_thread_kb(base_url: str, model: str, *, threads: int = IDLE_THREADS) -> float:
     """Kilobytes that the shadow keeps of a thread whose run is over, tracemalloc's count."""
     llm = scripted(base_url, model, batches=IDLE_BATCHES)
     quiet = Branch(name="quiet", instruction=INSTRUCTION, when=lambda batch: False)
@@ -211,9 +211,9 @@ async def idle_thread_kb(base_url: str, model: str) -> float:
     tracemalloc.start()
     try:
         before = await _held(shadow)
-        for number in range(IDLE_THREADS):
+        for number in range(threads):
             await ask(graph, f"thread {number}", "How fast does ice retreat?")
-        return round((await _held(shadow) - before) / IDLE_THREADS / 1e3, 1)
+        return round((await _held(shadow) - before) / threads / 1e3, 1)
     finally:
         tracemalloc.stop()
         await shadow.aclose()

@@ -101,7 +101,8 @@ class Hosts:
     def _own_host(self) -> Host:
         # a forked child has the parent's loop object, but not its thread
         if self._own is None or self._own_pid != os.getpid():
-            loop = asyncio.new_event_loop()
+            # a loop keeps the context it was made in, and with it the graph that runs there now
+            loop = contextvars.Context().run(asyncio.new_event_loop)
             threading.Thread(
                 target=_run_until_stopped, args=(loop,), name="langgraph-shadow", daemon=True
             ).start()

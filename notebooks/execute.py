@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 HERE = Path(__file__).resolve().parent
@@ -37,8 +38,9 @@ def execute(path: Path, env: Mapping[str, str] | None = None) -> nbformat.Notebo
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
+        km=AsyncKernelManager(kernel_name="python3", transport="ipc"),
         timeout=CELL_S,
-        kernel_name="python3",
+        coalesce_streams=True,
         resources={"metadata": {"path": str(HERE)}},
         record_timing=False,
     )

@@ -87,11 +87,12 @@ def langsmith_endpoint() -> Iterator[LangSmithEndpoint]:
             return None
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     endpoint.client = Client(api_url=f"http://127.0.0.1:{server.server_port}", api_key="x")
     # a client counts its references, and stops its thread where it finds too few
     endpoint.held = [endpoint.client] * 3
+    assert endpoint.client.info is not None  # else it asks for it when the server is gone
     try:
         yield endpoint
     finally:

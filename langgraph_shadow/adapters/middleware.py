@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
-from langchain.agents.middleware.types import ToolCallRequest
+from langchain.agents.middleware.types import ToolCallRequest, TracePolicy
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import ToolMessage
 from langgraph.types import Command
@@ -21,6 +21,9 @@ class ShadowMiddleware(AgentMiddleware[Any, Any]):
     callbacks. Its place in the middleware list does not matter, since the prompt is captured where
     the model is called, after every other middleware's edits (facts/langgraph.md §2).
     """
+
+    # langchain traces every middleware's call with its whole request; ours adds nothing to see
+    trace_policy = TracePolicy(process_inputs=lambda _: {}, process_outputs=lambda _: {})
 
     def __init__(
         self, *, watch_model: Callable[[BaseChatModel], BaseChatModel], tools: ToolWatch

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from langchain_core.messages import AIMessage, ToolMessage
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph._internal._runnable import RunnableCallable
 from langgraph.config import get_config
 from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -134,7 +135,8 @@ def _wrap_runnable(inner: Runnable[Any, Any], watch: ToolWatch) -> Runnable[Any,
         watch.saw(state, output, config)
         return output
 
-    return RunnableLambda(invoke, ainvoke, name=inner.get_name())
+    # not a RunnableLambda: that would add a step of ours to the graph's trace
+    return RunnableCallable(invoke, ainvoke, name=inner.get_name(), trace=False, recurse=False)
 
 
 def _wrap_function(inner: Callable[..., Any], watch: ToolWatch) -> Callable[..., Any]:

@@ -169,7 +169,7 @@ class Narrator(SideCall):
 class InsightTool(Arm):
     """`share_insight` as a tool: the agent itself talks, in calls of its own loop."""
 
-    name = "share_insight tool"
+    name = "share_insight"
     tools = (share_insight,)
 
     def __init__(self, session: Session, salt: str) -> None:

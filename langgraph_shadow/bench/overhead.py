@@ -81,10 +81,10 @@ async def _row(tokens: int, batches: int) -> Row:
     base = _messages("base", words)
     fresh = _messages("fresh", 180 * batches)[2:]
     first, path = await _drive(base, fresh)
+    shadow = _shadow()
     gc.collect()
     tracemalloc.start()
     try:
-        shadow = _shadow()
         before = tracemalloc.get_traced_memory()[0]
         await _drive(base, (), shadow)
         gc.collect()

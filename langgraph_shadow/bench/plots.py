@@ -48,7 +48,7 @@ def _cost(figure: Any, rows: list[Row]) -> None:
         axis.bar_label(bars, [f"{row['computed_ratio']:.2f}×" for row in mine], padding=3)
         axis.set(title=source, xlabel="prompt tokens computed")
         axis.invert_yaxis()
-        axis.margins(x=0.15)
+        axis.set_xlim(right=1.2 * max(row["computed"] for row in mine))
 
 
 def _ttft(figure: Any, rows: list[Row]) -> None:

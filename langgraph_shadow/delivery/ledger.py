@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from langgraph_shadow.delivery.calls import CallRow
+from langgraph_shadow.delivery.return_clock import ReturnClock
 from langgraph_shadow.delivery.timeline import timeline
 
 Outcome = Literal["update", "skip", "failed", "shed"]
@@ -133,10 +134,13 @@ class Ledger:
 
     Attributes:
         max_rows: Rows kept; older ones fall out, the totals stay.
+        totals: Counts over the ledger's whole life.
+        returns: How soon the agents came back for their blocks.
     """
 
     max_rows: int = 10_000
     totals: Totals = field(default_factory=Totals)
+    returns: ReturnClock = field(default_factory=ReturnClock)
     _rows: deque[LedgerRow] = field(init=False)
     _guard: deque[GuardRow] = field(init=False)
     _calls: deque[CallRow] = field(init=False)
@@ -169,6 +173,7 @@ class Ledger:
         """Record one model call of the orchestrator."""
         with self._lock:
             self._calls.append(row)
+        self.returns.saw(row)
 
     @property
     def rows(self) -> tuple[LedgerRow, ...]:
@@ -196,7 +201,8 @@ class Ledger:
 
     def table(self) -> Table:
         """The rows as a rich table."""
-        table = Table(title="Shadow ledger", caption=self.summary(), caption_justify="left")
+        caption = "\n".join(filter(None, (self.summary(), self.returns.summary())))
+        table = Table(title="Shadow ledger", caption=caption, caption_justify="left")
         for name, justify in _COLUMNS:
             table.add_column(name, justify="right" if justify else "left", overflow="fold")
         for row in self.rows:
@@ -246,7 +252,7 @@ class Ledger:
         return (
             f"{timeline(self.calls, self.rows)}"
             f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table>"
+            f"<tbody>{body}</tbody></table>{self.returns._repr_html_()}"
         )
 
 

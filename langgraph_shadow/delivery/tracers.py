@@ -99,7 +99,10 @@ class LangSmith:
             address=tracer.address,
             replicas=context["replicas"],
             tags=tuple(tracer.tags),
-            metadata=tracer.tracing_metadata or {},
+            # LangSmith's own keys say what the agent is, which a branch is not
+            metadata={
+                k: v for k, v in (tracer.tracing_metadata or {}).items() if not k.startswith("ls_")
+            },
         )
 
     def open(self, name: str, run_id: UUID, started: int) -> End:

@@ -25,8 +25,8 @@ _log = logging.getLogger("langgraph_shadow.guard")
 _MAX_LINES = 256
 """Lines remembered per thread; sub-agents have one namespace, hence one line, per run."""
 _MAX_RESTING_LINES = 8
-_MAX_FOLDED = 32_000
-"""Bytes of a folded thread; a longer history (about 100 kB of text) keeps fingerprints only."""
+_MAX_FOLDED = 24_000
+"""Bytes of a folded thread; a longer history (about 75 kB of text) keeps fingerprints only."""
 _MAX_MODELS = 64
 _MAX_EXPECTED = 16
 

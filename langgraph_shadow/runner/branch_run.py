@@ -25,6 +25,8 @@ from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.runner.priority import ask_later
 from langgraph_shadow.runner.server import Server
+from langgraph_shadow.runner.spending import added, computed
+from langgraph_shadow.runner.warming import warm
 from langgraph_shadow.trunk.model import Trunk
 
 log = logging.getLogger("langgraph_shadow.runner")
@@ -35,8 +37,6 @@ vLLM takes four at most (`VLLM_MAX_STOP_STRINGS`)."""
 
 _OF_THE_PROMPT = frozenset({400, 413, 422})
 """Statuses that blame one prompt, not the server."""
-
-_CHARACTERS_PER_TOKEN = 4
 
 _DISTRUST_BLOCKS = 2
 """Blocks by which `cached` may fall short before the carrier is proved again."""
@@ -254,9 +254,9 @@ class BranchRun:
                 ask, body, server=self._server, options=self._options, once=self._once
             )
         except asyncio.CancelledError:
-            self.budget.spend(_added(aligned))
+            self.budget.spend(added(aligned))
             raise
-        self.budget.spend(_computed(aligned, answer))
+        self.budget.spend(computed(aligned, answer))
         return answer
 
     async def _request(
@@ -333,49 +333,6 @@ class BranchRun:
             trunk_texts=(system,) if isinstance(system, str) else (),
             question=self._question,
         )
-
-
-async def warm(
-    prompt: Prompt,
-    server: Server,
-    *,
-    route: Route,
-    options: Options,
-    budget: Budget,
-    once: Once,
-) -> bool:
-    """Have a server compute a prompt, for one generated token; False when it could not.
-
-    One token is the least that vLLM generates (facts/vllm.md, "Two requests at once").
-    """
-
-    async def ask(body: dict[str, Any]) -> Answer:
-        return await server.engine.chat(prompt, body=body, headers=route.headers)
-
-    if budget.closed() or await budget.pressure(server.engine.metrics):
-        return False
-    body = {**route.body, "max_tokens": 1}
-    try:
-        async with asyncio.timeout(options.timeout):
-            await ask_later(ask, body, server=server, options=options, once=once)
-    except Exception as error:
-        once.warn(log, "warm", "a prompt could not be computed ahead: %r", error)
-        return False
-    return True
-
-
-def _added(aligned: Aligned) -> int:
-    """Tokens that a branch's prompt adds to its trunk."""
-    return len(aligned.branch) - aligned.kept if aligned.branch.unit == "tokens" else 0
-
-
-def _computed(aligned: Aligned, answer: Answer) -> int:
-    """Tokens that the server computed; a closed stream brings no usage, so they are estimated."""
-    if answer.prompt_tokens is None:
-        return _added(aligned) + len(answer.text) // _CHARACTERS_PER_TOKEN
-    kept = aligned.kept if aligned.branch.unit == "tokens" else 0
-    cached = kept if answer.cached is None else answer.cached
-    return max(0, answer.prompt_tokens - cached) + (answer.generated or 0)
 
 
 def _thinking_open(aligned: Aligned) -> bool:

@@ -25,14 +25,16 @@ from langgraph_shadow.delivery.traces import Traces
 from langgraph_shadow.hosts import Host, Hosts
 from langgraph_shadow.runner.batch import Batch
 from langgraph_shadow.runner.batch_run import BatchRun, view_of
-from langgraph_shadow.runner.branch_run import BranchRun, warm
+from langgraph_shadow.runner.branch_run import BranchRun
 from langgraph_shadow.runner.budget import Budget
 from langgraph_shadow.runner.errands import Errands, Work
 from langgraph_shadow.runner.intake import Call, Intake
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
+from langgraph_shadow.runner.overtaken import unless_overtaken
 from langgraph_shadow.runner.server import Server
 from langgraph_shadow.runner.slots import Slots
+from langgraph_shadow.runner.warming import warm
 from langgraph_shadow.trunk.model import PROMPT_FIELDS, Message, Trunk
 
 if TYPE_CHECKING:
@@ -262,8 +264,8 @@ class Runner:
                 run.shed_rest(closed.reason)
             elif self._options.late == "deliver":
                 await self._work(run)
-            else:
-                await self._work_unless_overtaken(run)
+            elif not await unless_overtaken(batch, self._work(run)):
+                run.shed_rest("the answer came first")
         except asyncio.CancelledError:
             run.shed_rest(_LOOP_ENDED)
             raise
@@ -272,23 +274,6 @@ class Runner:
             run.shed_rest(f"{type(error).__name__}: {error}")
         finally:
             self._close(batch)
-
-    async def _work_unless_overtaken(self, run: BatchRun) -> None:
-        work = asyncio.ensure_future(self._work(run))
-        watch = asyncio.ensure_future(run.batch.overtaken())
-        try:
-            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
-            overtaken = not work.done() and watch.result()
-            if overtaken:
-                work.cancel()  # closes the stream, which aborts the request (facts/vllm.md)
-            await asyncio.wait({work})
-        finally:
-            work.cancel()
-            watch.cancel()
-        if overtaken and work.cancelled():
-            run.shed_rest("the answer came first")
-        else:
-            work.result()
 
     async def _work(self, run: BatchRun) -> None:
         batch = run.batch

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from langgraph_shadow.alignment.survey import Surveyed
     from langgraph_shadow.server.client import Reply
     from langgraph_shadow.server.metrics import ServerMetrics
-    from langgraph_shadow.server.probes import BranchProbe, Usage
+    from langgraph_shadow.server.probes import Probe, Usage
     from langgraph_shadow.server.served import ServedModel
 
 ENABLE_CACHING = "Start vLLM with --enable-prefix-caching (without --no-enable-prefix-caching)."
@@ -47,7 +47,7 @@ def prefix_caching(metrics: ServerMetrics | None) -> Finding:
         return Finding(check, "unknown", "The server does not say.", PASS_METRICS)
     if metrics.enable_prefix_caching:
         return Finding(check, "ok", "on")
-    detail = "Off: every branch computes its whole prompt."
+    detail = "Prefix caching is off, so that every branch computes its whole prompt."
     return Finding(check, "fail", detail, ENABLE_CACHING)
 
 
@@ -71,7 +71,7 @@ def reporting(second: Usage, hits: int | None) -> Finding:
         return _refused(check, second)
     if second.cached is not None:
         return Finding(check, "ok", "in usage.prompt_tokens_details")
-    detail = "No: neither predictions nor costs can be checked."
+    detail = "Cached tokens are not reported, so that no prediction can be checked."
     if hits == 0:
         detail += " Nothing was cached either."
     return Finding(check, "fail", detail, ENABLE_REPORTING)
@@ -89,14 +89,15 @@ def cache_rule(second: Usage, metrics: ServerMetrics | None) -> Finding:
     return _hit(check, second, expected, metrics)
 
 
-def branch(probe: BranchProbe, metrics: ServerMetrics | None) -> Finding:
-    """Whether a branch is cached as predicted."""
-    check, usage = "branch", probe.usage
+def shared(check: str, probe: Probe, metrics: ServerMetrics | None) -> Finding:
+    """Whether a prompt that shares a prefix with another is cached as predicted."""
+    usage = probe.usage
     if usage.prompt is None:
         return _refused(check, usage)
-    if usage.cached is None:
-        return Finding(check, "unknown", f"{probe.carrier}; cached tokens are not reported.")
-    return _hit(check, usage, probe.predicted, metrics, carrier=probe.carrier)
+    if usage.cached is None or metrics is None or metrics.block_size is None:
+        detail = f"{probe.name}; cached tokens or the block size are not reported."
+        return Finding(check, "unknown", detail)
+    return _hit(check, usage, probe.predicted, metrics, name=probe.name)
 
 
 def tools_kept(usage: Usage, counts: tuple[int, int] | None) -> Finding:
@@ -119,7 +120,7 @@ def tools_kept(usage: Usage, counts: tuple[int, int] | None) -> Finding:
     if usage.prompt == with_tools:
         return Finding(check, "ok", said)
     if usage.prompt == without:
-        detail = f"No: tool_choice='none' drops them, and with them the prefix ({said})."
+        detail = f"tool_choice='none' drops them, and with them the prefix ({said})."
         change = "Start vLLM without --exclude-tools-when-tool-choice-none."
         return Finding(check, "fail", detail, change)
     return Finding(check, "unknown", f"The counts do not agree: {said}.")
@@ -204,15 +205,14 @@ def across_turns(found: Surveyed, knob: str | None) -> Finding:
 
 
 def _hit(
-    check: str, usage: Usage, expected: int, metrics: ServerMetrics | None, *, carrier: str = ""
+    check: str, usage: Usage, expected: int, metrics: ServerMetrics | None, *, name: str = ""
 ) -> Finding:
-    by = f"{carrier}: " if carrier else ""
+    by = f"{name}: " if name else ""
     detail = f"{by}{usage.cached} of {usage.prompt} tokens cached, {expected} predicted"
     cached = usage.cached or 0
     if cached >= expected:
         return Finding(check, "ok", detail)
-    if not cached:
-        detail += "; nothing is shared"
+    if metrics is not None and metrics.enable_prefix_caching is False:
         return Finding(check, "fail", detail, ENABLE_CACHING)
     why = _retention(metrics)
     detail += f"; an equal prefix is no guarantee here ({why})"

@@ -67,7 +67,7 @@ async def check_server(
             found.append(Finding("prefix caching", "fail", detail, checks.ENABLE_CACHING))
         failed = next((f for f in found if f.status == "fail"), None)
         if failed is not None:
-            problem = f"{failed.check}: {failed.detail}".rstrip(".")
+            problem = failed.detail.removesuffix(".")
             raise ServerConfigError(problem, url=server.base_url, remedy=failed.change)
         size = metrics.block_size if metrics else None
         return CheckedServer(server.base_url, chosen.name, size)
@@ -145,7 +145,7 @@ async def _examined(server: ServerClient, model: ServedModel) -> list[Finding]:
     findings.append(checks.template(surveyed))
     if surveyed.usable:
         findings += [checks.in_loop(surveyed), checks.across_turns(surveyed, knob)]
-        findings.append(await _branch(server, line, renderer, metrics))
+        findings += await _prefixes(server, line, renderer, metrics)
     return findings
 
 
@@ -165,15 +165,21 @@ async def _surveyed(
     return surveyed, parallel, knob, ""
 
 
-async def _branch(
+async def _prefixes(
     server: ServerClient, line: Trunk, renderer: Renderer, metrics: ServerMetrics | None
-) -> Finding:
+) -> list[Finding]:
+    """A branch at the trunk's end, and a prompt that leaves the trunk early."""
     size = (metrics.block_size if metrics else None) or 1
     try:
-        probe = await probes.send_branch(server, line, renderer, block_size=size)
+        branch = await probes.send_branch(server, line, renderer, block_size=size)
     except AlignmentError as error:
-        return Finding("branch", "fail", error.reason, "Serve another chat template.")
-    return checks.branch(probe, metrics)
+        return [Finding("branch", "fail", error.reason, "Serve another chat template.")]
+    found = [checks.shared("branch", branch, metrics)]
+    try:
+        shorter = await probes.send_shorter(server, line, renderer, block_size=size)
+    except AlignmentError as error:
+        return [*found, Finding("shorter prefix", "unknown", error.reason)]
+    return [*found, checks.shared("shorter prefix", shorter, metrics)]
 
 
 async def _metrics(server: ServerClient) -> ServerMetrics | None:

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from langgraph_shadow.alignment.blocks import predicted_cached
 from langgraph_shadow.alignment.ladder import Ladder
-from langgraph_shadow.alignment.render import Prompt
+from langgraph_shadow.alignment.render import Prompt, common
 from langgraph_shadow.alignment.survey import INSTRUCTION, Scenario, trunk
 from langgraph_shadow.errors import AlignmentError
 from langgraph_shadow.trunk.model import Trunk
@@ -95,23 +95,23 @@ async def send_trunk(server: ServerClient, line: Trunk, *, tool_choice: str = "n
 
 
 @dataclass(frozen=True, slots=True)
-class BranchProbe:
-    """A branch that was sent.
+class Probe:
+    """A prompt that was sent after the trunk, with which it shares a prefix.
 
     Attributes:
-        carrier: The carrier that the ladder chose.
+        name: What it is: a branch's carrier, or how much of the trunk it shares.
         predicted: Tokens that the block rule says will hit.
         usage: What it cost.
     """
 
-    carrier: str
+    name: str
     predicted: int
     usage: Usage
 
 
 async def send_branch(
     server: ServerClient, line: Trunk, renderer: Renderer, *, block_size: int
-) -> BranchProbe:
+) -> Probe:
     """Send a branch on a trunk that was sent before.
 
     Raises:
@@ -129,7 +129,19 @@ async def send_branch(
         body["tool_choice"] = "none"
         if aligned.prompt.continue_final_message:
             body |= {"continue_final_message": True, "add_generation_prompt": False}
-    return BranchProbe(aligned.carrier, predicted, Usage.of(await server.ask(path, body)))
+    return Probe(aligned.carrier, predicted, Usage.of(await server.ask(path, body)))
+
+
+async def send_shorter(
+    server: ServerClient, line: Trunk, renderer: Renderer, *, block_size: int
+) -> Probe:
+    """Send a prompt that leaves a trunk early, after its first two messages."""
+    short = line.prefix(2)
+    whole = await renderer.render(Prompt.of(line))
+    part = await renderer.render(Prompt.of(short))
+    shared = common(whole, part)
+    predicted = predicted_cached(shared, len(part), block_size)
+    return Probe(f"{shared} tokens shared", predicted, await send_trunk(server, short))
 
 
 async def send_with_priority(server: ServerClient, model: str) -> Reply:

@@ -61,7 +61,7 @@ def langchain_messages(value: object) -> tuple[Message, ...]:
     if all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in value):
         messages = tuple(value)
     else:
-        messages = wire_messages(_serialiser(), [_loaded(m) for m in value])
+        messages = wire_messages(serialiser(), [_loaded(m) for m in value])
     _refuse_hidden(messages)
     return messages
 
@@ -154,7 +154,7 @@ def _loaded(message: object) -> BaseMessage:
 
 
 @functools.cache
-def _serialiser() -> BaseChatOpenAI:
+def serialiser() -> BaseChatOpenAI:
     """A model that is only asked how it would put messages on the wire."""
     from langchain_openai import ChatOpenAI
     from pydantic import SecretStr

@@ -36,9 +36,6 @@ def quiet(
         yield
         gc.collect()
     assert loud == []
-    for w in caught:
-        if w.category is ResourceWarning and hasattr(w.source, "_loop"):
-            print("DEBUG", w.source, w.source._extra, w.source._protocol, file=sys.__stdout__)
     assert [str(w.message) for w in caught if w.category in (ResourceWarning, RuntimeWarning)] == []
     assert [r.getMessage() for r in caplog.records if r.name == "asyncio"] == []
     ours = Counter((r.name, r.msg) for r in caplog.records if r.name.startswith("langgraph_shadow"))

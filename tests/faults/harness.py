@@ -139,7 +139,7 @@ def sync_agent(
     server: FaultServer, shadow: Shadow | None = None, hook: Hook = no_hook
 ) -> Iterator[Agent]:
     """An agent with an HTTP client of its own, closed again."""
-    with httpx2.Client() as client:
+    with httpx2.Client(verify=False) as client:
         yield Agent(model(server, http_client=client), shadow, hook, None)
 
 
@@ -151,12 +151,16 @@ async def async_agent(
     ahook: Callable[[int], Any] | None = None,
 ) -> Any:
     """The same for the running loop."""
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(verify=False) as client:
         yield Agent(model(server, http_async_client=client), shadow, hook, ahook)
 
 
 def model(server: FaultServer, **options: Any) -> ChatOpenAI:
-    """The orchestrator's model."""
+    """The orchestrator's model; its default clients would load certificates for every test."""
+    clients = {
+        "http_client": httpx2.Client(verify=False),
+        "http_async_client": httpx2.AsyncClient(verify=False),
+    }
     return ChatOpenAI(
         base_url=server.base_url,
         model=MODEL,
@@ -164,7 +168,7 @@ def model(server: FaultServer, **options: Any) -> ChatOpenAI:
         temperature=0,
         use_responses_api=False,
         stream_usage=True,
-        **options,
+        **{**clients, **options},
     )
 
 

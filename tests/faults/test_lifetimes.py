@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import select
@@ -10,16 +11,19 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from langgraph_shadow import Shadow
+from langgraph_shadow.delivery.events import ShadowEvent
 from tests.faults import scripts
 from tests.faults.harness import (
     BATCHES,
     MODES,
+    Hook,
     Mode,
     Outcome,
     accounted,
@@ -36,11 +40,11 @@ MANY = 200
 
 
 async def arun(
-    server: FaultServer, shadow: Shadow | None, hook: Any = no_hook, ahook: Any = None
+    server: FaultServer, shadow: Shadow | None, hook: Hook = no_hook, *, thread: str = "t"
 ) -> Outcome:
     """One run that nobody drains."""
-    async with async_agent(server, shadow, hook, ahook) as agent:
-        outcome: Outcome = await agent.arun()
+    async with async_agent(server, shadow, hook) as agent:
+        outcome: Outcome = await agent.arun(thread)
     return outcome
 
 
@@ -88,6 +92,29 @@ def test_loop_closed_without_a_goodbye() -> None:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
+def test_nothing_is_left_of_loops_and_shadows() -> None:
+    """A shadow keeps no finished loop alive, and its own loop's thread ends with it."""
+
+    async def main(shadow: Shadow, number: int) -> weakref.ref[asyncio.AbstractEventLoop]:
+        await arun(server, shadow, thread=f"t{number}")
+        await shadow.drain(timeout=10)
+        return weakref.ref(asyncio.get_running_loop())
+
+    with FaultServer() as server:
+        shadow = shadow_on(server)
+        before = set(threading.enumerate())
+        run("sync", server, shadow, thread="own")
+        new = set(threading.enumerate()) - before
+        (own,) = [thread for thread in new if thread.name == "langgraph-shadow"]
+        loops = [asyncio.run(main(shadow, number)) for number in range(3)]
+        gc.collect()
+        assert [loop() for loop in loops] == [None] * 3
+        del shadow
+        gc.collect()
+        own.join(10)
+        assert not own.is_alive()
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_process_ends_with_branches_in_flight(mode: Mode) -> None:
     """Nobody drains: the process ends at once, with nothing on stderr."""
@@ -105,26 +132,32 @@ def test_process_ends_with_branches_in_flight(mode: Mode) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_fork(mode: Mode) -> None:
     """A child of a process with a branch in flight works, and leaves its parent's branch alone."""
+    seen: list[ShadowEvent] = []
 
     def child() -> None:
-        assert run(mode, server, shadow) == plain
-        accounted(shadow, fired=BATCHES)
-        assert [row.verdict for row in shadow.ledger] == ["update"] * BATCHES
+        assert run(mode, server, shadow, thread="child") == plain
+        assert shadow.drain_sync(timeout=10)
+        accounted(shadow, fired=2 * BATCHES)
+        assert [row.verdict for row in shadow.ledger] == ["update"] * 2 * BATCHES
+        assert len(seen) == 2 * BATCHES
 
     with FaultServer() as server:
+        shadow = shadow_on(server, max_in_flight=1, on_event=seen.append)
+        run("sync", server, shadow, thread="parent")
+        shadow.drain_sync(timeout=10)
         plain = run(mode, server)
+        server.arrived.clear()
         server.branch = scripts.from_the_second(scripts.slow_headers, serve_chat)
-        shadow = shadow_on(server, max_in_flight=1, timeout=5.0, on_event=lambda _: None)
         with sync_agent(server, shadow) as agent:
             agent.interrupt_after = ["tools"]
-            agent.run("parent")
+            agent.run("held")
         shadow.drain_sync(timeout=0)
         assert server.arrived.wait(10)
         assert in_a_fork(child) == "fine"
-        assert shadow.ledger.totals.fired == 0
+        assert shadow.ledger.totals.fired == BATCHES
         server.restart()
         assert shadow.drain_sync(timeout=10)
-        accounted(shadow, fired=1)
+        accounted(shadow, fired=BATCHES + 1)
 
 
 def in_a_fork(work: Any) -> str:

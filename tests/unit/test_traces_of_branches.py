@@ -201,17 +201,10 @@ def test_a_failed_branch_has_an_error_and_an_object_is_an_output(
 
 
 @pytest.mark.parametrize("enabled", [False, "local"])
-def test_a_context_without_tracing_is_respected(
-    endpoint: LangSmithEndpoint, monkeypatch: pytest.MonkeyPatch, enabled: Any
-) -> None:
-    with environment(monkeypatch, LANGSMITH_TRACING="true"):
-        traces = Traces()
-        with tracing_context(enabled=enabled, client=endpoint.client):
-            seen = Seen(traces)
-            model = GenericFakeChatModel(messages=iter([AIMessage("hello")]), callbacks=[seen])
-            tracer = LangChainTracer(client=endpoint.client)
-            with contextlib.suppress(Exception):
-                model.invoke("hi", {"callbacks": [] if enabled == "local" else [tracer]})
+def test_a_context_without_tracing_is_respected(endpoint: LangSmithEndpoint, enabled: Any) -> None:
+    traces = Traces()
+    with tracing_context(enabled=enabled, client=endpoint.client):
+        seen = seen_in_a_run(traces, LangChainTracer(client=endpoint.client))
     assert seen.cause is not None
     assert seen.tracers == ()
     assert opened(traces, seen) is None
@@ -250,21 +243,42 @@ def test_the_environment_switches_tracing_on(
 def test_a_tracer_among_the_callbacks_is_enough(endpoint: LangSmithEndpoint) -> None:
     traces = Traces()
     tracer = LangChainTracer(
-        project_name="own", client=endpoint.client, tags=["prod"], metadata={"tenant": "x"}
+        project_name="own",
+        client=endpoint.client,
+        tags=["prod"],
+        metadata={"tenant": "x", "ls_agent_type": "root"},
     )
     ended(traces, seen_in_a_run(traces, tracer))
     (branch,) = endpoint.branches
     assert branch["session_name"] == "own"
     assert branch["tags"] == ["prod", "shadow"]
     assert branch["extra"]["metadata"]["tenant"] == "x"
+    assert "ls_agent_type" not in branch["extra"]["metadata"]
 
 
-def test_a_tracer_of_the_context_is_enough(endpoint: LangSmithEndpoint) -> None:
+@pytest.mark.parametrize(
+    "switched_on",
+    [
+        lambda client: tracing_v2_enabled("own", client=client),
+        lambda client: tracing_context(enabled=True, project_name="own", client=client),
+    ],
+)
+@pytest.mark.parametrize("in_a_chain", [True, False])
+def test_a_context_with_tracing_is_enough(
+    endpoint: LangSmithEndpoint, switched_on: Any, in_a_chain: bool
+) -> None:
     traces = Traces()
-    with tracing_v2_enabled("v2", client=endpoint.client):
-        seen = seen_in_a_run(traces)
+    seen = Seen(traces)
+    with switched_on(endpoint.client):
+        if in_a_chain:
+            seen = seen_in_a_run(traces)
+        else:
+            model = GenericFakeChatModel(messages=iter([AIMessage("hello")]))
+            model.invoke("hi", {"callbacks": [seen]})
     ended(traces, seen)
-    assert [b["session_name"] for b in endpoint.branches] == ["v2"]
+    (branch,) = endpoint.branches
+    assert branch["session_name"] == "own"
+    assert branch["extra"]["metadata"]["shadow_of_trace"] == endpoint.runs[0]["id"]
 
 
 def test_the_trace_may_begin_above_the_callbacks(endpoint: LangSmithEndpoint) -> None:

@@ -1,0 +1,103 @@
+"""Two real servers behind the real router: who finds the blocks, and what a lost server costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_openai import ChatOpenAI
+from openai import DefaultAsyncHttpxClient
+
+from langgraph_shadow import Affinity, Shadow, user_update
+from langgraph_shadow.bench import router
+from langgraph_shadow.server.cluster import Replicas
+from langgraph_shadow.server.local import LocalServer
+from langgraph_shadow.server.metrics import fetch_metrics
+from tests.agents import hand_built
+
+SHARE = 0.99
+THREADS = 9
+
+
+async def test_affinity_finds_what_one_server_holds(replicas: Replicas) -> None:
+    report = await router.run(replicas, threads=THREADS, batches=2)
+    arms = {row["arm"]: row for row in report.rows}
+    assert all(row["branches"] == THREADS * 2 for row in report.rows)
+
+    for name in ("affinity", "affinity, tracer's ids"):
+        assert arms[name]["as_on_one"] >= SHARE
+        assert arms[name]["missed"] == 0
+        assert arms[name]["branch_cached"] == arms["one server"]["branch_cached"]
+        assert all(int(n) > 0 for n in arms[name]["requests"].split(" / "))  # both have work
+    assert "0" in arms["no header"]["requests"].split(" / ")  # all on one server
+    for name in ("tracer's ids only", "round_robin"):
+        assert arms[name]["as_on_one"] < SHARE
+        assert arms[name]["missed"] > 0
+        assert arms[name]["branch_cached"] < arms["affinity"]["branch_cached"]
+
+
+class KillsAfter(BaseCallbackHandler):
+    """Kills the server that has worked most, right after the second answer."""
+
+    run_inline = True
+
+    def __init__(self, servers: list[LocalServer]) -> None:
+        self.servers = servers
+        self.before = [fetch_metrics(s.root_url).requests_finished for s in servers]
+        self.answers = 0
+        self.killed: LocalServer | None = None
+
+    def on_llm_end(self, *_: Any, **__: Any) -> None:
+        self.answers += 1
+        if self.answers == 2:
+            done = [fetch_metrics(s.root_url).requests_finished for s in self.servers]
+            busy = max(range(len(done)), key=lambda i: done[i] - self.before[i])
+            self.killed = self.servers[busy]
+            self.killed.kill()
+
+
+async def test_a_replica_that_dies_costs_a_miss_and_nothing_else(replicas: Replicas) -> None:
+    llm = ChatOpenAI(
+        base_url=replicas.base_url,
+        model=replicas.model,
+        api_key="x",
+        temperature=0,
+        max_tokens=16,
+        stream_usage=True,
+        use_responses_api=False,
+        http_async_client=DefaultAsyncHttpxClient(),
+    )
+    affinity = Affinity.for_router("vllm-router")
+    # under `gap` a branch leaves after the answer: here to a replica that never saw its trunk
+    shadow = Shadow(llm, branches=[user_update()], affinity=affinity, launch="gap", late="deliver")
+    graph = hand_built(shadow.watch(llm), batches=3).compile()
+    killer = KillsAfter(replicas.servers)
+    question = {"messages": [("user", "How fast do glaciers retreat, and who measures them?")]}
+    config = {"configurable": {"thread_id": "t"}, "callbacks": [killer]}
+    async for _ in graph.astream(question, config, stream_mode=["messages", "custom"]):
+        pass
+    assert await shadow.drain(timeout=120)
+    await shadow.aclose()
+
+    assert killer.killed is not None
+    assert killer.answers == 4  # the run went on to its end
+    assert len(shadow.ledger) == 3
+    rows = sorted(shadow.ledger, key=lambda row: row.at)
+    print([(r.verdict, r.reason, r.predicted, r.cached, r.miss) for r in rows])
+    first, *rest = rows
+    assert first.miss == "wrong replica or evicted", first
+    assert "missed (wrong replica or evicted)" in shadow.ledger.summary()
+    assert [row.verdict in ("update", "skip") for row in rest] == [True, True]
+    assert [row.predicted == row.cached for row in rest] == [True, True]
+
+
+async def test_the_router_speaks_of_the_servers(replicas: Replicas) -> None:
+    """What the shadow asks besides: tokens, metrics and models all go through the router."""
+    async with httpx2.AsyncClient(base_url=replicas.root_url, trust_env=False) as http:
+        models = (await http.get("/v1/models")).json()
+        body = {"model": replicas.model, "prompt": "ice"}
+        tokens = (await http.post("/tokenize", json=body)).json()
+    assert models["data"][0]["id"] == "m"
+    assert tokens["count"] > 0
+    assert fetch_metrics(replicas.root_url).block_size == 32
