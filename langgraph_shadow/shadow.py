@@ -28,6 +28,7 @@ from langgraph_shadow.guard.guard import Guard
 from langgraph_shadow.guard.report import GuardMode
 from langgraph_shadow.hosts import Hosts
 from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.runner.hints import Hints
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Launch, Options
 from langgraph_shadow.runner.runner import Runner
@@ -106,6 +107,8 @@ class Shadow:
         hosts = Hosts()
         self._post = Post(hosts, function=on_event)
         self._traces = Traces()
+        self._affinity = affinity or Affinity()
+        hints = Hints(self._affinity, self.ledger.returns)
         self._runner = Runner(
             llm,
             branches=self.branches,
@@ -115,10 +118,17 @@ class Shadow:
             traces=self._traces,
             hosts=hosts,
             once=self._once,
+            hints=hints,
             redact=redact,
         )
+        self._routing = Routing(
+            self._affinity,
+            hints=hints,
+            model=llm.model_name,
+            errand=self._runner.errand,
+            once=self._once,
+        )
         self._mending = Mending(max_lines=options.max_threads) if guard == "repair" else None
-        self._affinity, self._routing = affinity or Affinity(), Routing()
         self._guard = Guard(mode=options.guard, max_threads=options.max_threads)
         self._sight = Sight(
             llm,
@@ -131,7 +141,6 @@ class Shadow:
             traces=self._traces,
             once=self._once,
             mending=self._mending,
-            affinity=self._affinity,
             routing=self._routing,
         )
         self._tools = ToolWatch(self._sight, self._runs, self._once)
@@ -164,7 +173,7 @@ class Shadow:
         It shares the model's clients. Where the callbacks also come by `attach` or by config, each
         call is still seen once. With an `affinity`, its requests carry the session.
         """
-        if self._affinity.active and isinstance(llm, BaseChatOpenAI):
+        if isinstance(llm, BaseChatOpenAI):
             llm = self._routing.routed(llm)
         own = llm.callbacks
         if isinstance(own, BaseCallbackManager):

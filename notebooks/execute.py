@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,16 +37,19 @@ def execute(path: Path, env: Mapping[str, str] | None = None) -> nbformat.Notebo
         nbclient.exceptions.CellExecutionError: A cell failed.
     """
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook,
-        km=AsyncKernelManager(kernel_name="python3", transport="ipc"),
-        timeout=CELL_S,
-        coalesce_streams=True,
-        resources={"metadata": {"path": str(HERE)}},
-        record_timing=False,
-    )
     search = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
-    client.execute(env={**os.environ, "PYTHONPATH": search, **(env or {})})
+    with tempfile.TemporaryDirectory() as sockets:
+        client = NotebookClient(
+            notebook,
+            km=AsyncKernelManager(
+                kernel_name="python3", transport="ipc", ip=str(Path(sockets) / "kernel")
+            ),
+            timeout=CELL_S,
+            coalesce_streams=True,
+            resources={"metadata": {"path": str(HERE)}},
+            record_timing=False,
+        )
+        client.execute(env={**os.environ, "PYTHONPATH": search, **(env or {})})
     return notebook
 
 

@@ -18,7 +18,14 @@ from langsmith import Client
 Item = dict[str, Any]
 INFO = {
     "version": "0.0.0",
-    "batch_ingest_config": {"use_multipart_endpoint": False, "size_limit": 100},
+    "batch_ingest_config": {
+        "use_multipart_endpoint": False,
+        "size_limit": 100,
+        "size_limit_bytes": 20_000_000,
+        "scale_up_nthreads_limit": 1,
+        "scale_up_qsize_trigger": 1000,
+        "scale_down_nempty_trigger": 4,
+    },
 }
 TENANT = str(uuid4())
 
@@ -69,7 +76,7 @@ class Recorded:
             case ["sessions"]:
                 return self._keep(self.experiments, {**body, "tenant_id": TENANT})
             case ["sessions", key]:
-                self.experiments[key].update(body)
+                self.experiments[key].update(_set(body))
                 return self.experiments[key]
             case ["examples", "bulk"]:
                 new = [{**example, "id": str(uuid4())} for example in body]
@@ -77,12 +84,11 @@ class Recorded:
                 return new
             case ["runs", "batch"]:
                 for run in [*(body.get("post") or ()), *(body.get("patch") or ())]:
-                    known = self.runs.setdefault(run["id"], {})
-                    known.update({k: v for k, v in run.items() if v is not None})
+                    self.runs.setdefault(run["id"], {}).update(_set(run))
             case ["runs"]:
                 self.runs[body["id"]] = body
             case ["runs", key]:
-                self.runs.setdefault(key, {}).update(body)
+                self.runs.setdefault(key, {}).update(_set(body))
             case ["feedback"]:
                 self.feedback.append(body)
         return {}
@@ -91,6 +97,11 @@ class Recorded:
         item["id"] = str(item.get("id") or uuid4())
         known[item["id"]] = item
         return item
+
+
+def _set(item: Item) -> Item:
+    """Without the fields that say nothing."""
+    return {key: value for key, value in item.items() if value is not None}
 
 
 def local_langsmith() -> tuple[Client, Recorded]:

@@ -36,7 +36,13 @@ class Sent:
 
 
 class HashRouter:
-    """Spreads requests over workers by the first key that a request carries."""
+    """Spreads requests over workers by the first key that a request carries.
+
+    Attributes:
+        diagnostics: What it says of its scheduling; empty for a router without any.
+    """
+
+    diagnostics = b""
 
     def __init__(self, ports: Sequence[int]) -> None:
         self.ports = list(ports)
@@ -47,6 +53,9 @@ class HashRouter:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
+                if router.diagnostics and self.path == "/scheduling/diagnostics":
+                    self._answer(200, "application/json", router.diagnostics)
+                    return
                 self._forward(b"")
 
             def do_POST(self) -> None:
@@ -62,12 +71,16 @@ class HashRouter:
                 there.request(self.command, self.path, payload or None, kept)
                 answer = there.getresponse()
                 content = answer.read()
-                self.send_response(answer.status)
-                self.send_header("content-type", answer.headers["content-type"] or "text/plain")
+                there.close()
+                kind = answer.headers["content-type"] or "text/plain"
+                self._answer(answer.status, kind, content)
+
+            def _answer(self, status: int, kind: str, content: bytes) -> None:
+                self.send_response(status)
+                self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
-                there.close()
 
             def log_message(self, *_: object) -> None:
                 pass

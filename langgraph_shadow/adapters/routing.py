@@ -9,13 +9,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from langchain_openai.chat_models.base import BaseChatOpenAI
+from langgraph.config import get_config
 
-from langgraph_shadow.runner.affinity import Route
+from langgraph_shadow.runner.affinity import Affinity, Route
+from langgraph_shadow.runner.errands import Work
+from langgraph_shadow.runner.hints import Hints
+from langgraph_shadow.runner.once import Once
+from langgraph_shadow.trunk.model import TrunkKey
+from langgraph_shadow.trunk.wire import WireRequest
 
 log = logging.getLogger("langgraph_shadow.runner")
 
@@ -26,37 +34,78 @@ MARK = "langgraph_shadow_routed"
 
 _REMEMBERED = 256
 
+_NO_SESSION = (
+    "the orchestrator's requests carry no session, because callbacks cannot change a request, so a "
+    "router may send its branches elsewhere; give the graph the model that shadow.watch(llm) "
+    "returns, or use shadow.middleware()"
+)
+
 _run: ContextVar[UUID | None] = ContextVar("langgraph_shadow_run", default=None)
 
 
 class Routing:
-    """What each running call of a routed model is to carry."""
+    """Decides what a call carries when it begins, and puts it on a routed model's request."""
 
-    def __init__(self) -> None:
-        self._routes: OrderedDict[UUID, Route] = OrderedDict()
+    def __init__(
+        self,
+        affinity: Affinity,
+        *,
+        hints: Hints,
+        model: str,
+        errand: Callable[[Work], None],
+        once: Once,
+    ) -> None:
+        """Set up the routing of one shadow.
+
+        Args:
+            affinity: Which part of a request carries the session.
+            hints: What a router's scheduler is told of the orchestrator.
+            model: The served model whose router the hints are for.
+            errand: Does something with the server in the background.
+            once: For warnings.
+        """
+        self._affinity = affinity
+        self._hints = hints
+        self._model = model
+        self._errand = errand
+        self._once = once
+        self._sent: OrderedDict[UUID, Route] = OrderedDict()
         self._classes: dict[type[Any], type[Any]] = {}
         self._lock = threading.Lock()
 
-    def enter(self, run_id: UUID) -> None:
-        """A call begins in this context; it carries nothing until `expect` says what."""
-        _run.set(run_id)
+    def route(
+        self, run_id: UUID, key: TrunkKey, request: WireRequest, metadata: Mapping[str, Any]
+    ) -> tuple[WireRequest, Route]:
+        """A call begins in this context.
 
-    def expect(self, run_id: UUID, route: Route) -> None:
-        """The call that begins is to carry `route`."""
-        with self._lock:
-            self._routes[run_id] = route
-            while len(self._routes) > _REMEMBERED:
-                self._routes.popitem(last=False)
+        Returns:
+            The request as it will be sent, and what of it a branch repeats: never more than the
+            orchestrator sends, or the two would be told apart.
+        """
+        _run.set(run_id)
+        own = Route.of(request.headers, request.routing)
+        if not self._affinity.active:
+            return request, own
+        if not metadata.get(MARK):
+            self._once.warn(log, "no-session", _NO_SESSION)
+            return request, own
+        route = self._affinity.route(key.thread, {**metadata, **_configurable()})
+        self._expect(run_id, Route(route.headers, {**route.body, **self._told(key, request)}))
+        salt = request.fields.get("cache_salt") or route.body.get("cache_salt")
+        if salt:  # it is in the hash of every block (facts/vllm.md, "The prefix cache")
+            request = replace(request, fields={**request.fields, "cache_salt": salt})
+        body = {k: v for k, v in route.body.items() if k != "cache_salt"}
+        return request, Route(route.headers, body).under(own)
 
     def ended(self, run_id: UUID) -> None:
-        """The call is over."""
+        """A call is over."""
         with self._lock:
-            self._routes.pop(run_id, None)
+            self._sent.pop(run_id, None)
 
     def payload(self, payload: dict[str, Any]) -> dict[str, Any]:
         """The payload with what the running call carries; what it says for itself stays."""
         run_id = _run.get()
-        route = self._routes.get(run_id) if run_id is not None else None
+        route = self._sent.get(run_id) if run_id is not None else None
         if route is None:
             return payload
         given = Route(
@@ -71,11 +120,11 @@ class Routing:
         return changed
 
     def routed(self, llm: M) -> M:
-        """A copy of the model whose requests carry what is expected of them.
+        """A copy of the model whose requests carry what their calls are to carry.
 
         The copy is of a subclass, so that it is still what it was to `isinstance`.
         """
-        if (llm.metadata or {}).get(MARK):
+        if not self._affinity.active or (llm.metadata or {}).get(MARK):
             return llm
         copy = llm.model_copy(update={"metadata": {**(llm.metadata or {}), MARK: True}})
         base = type(llm)
@@ -83,6 +132,20 @@ class Routing:
             self._classes[base] = _subclass(base, self)
         object.__setattr__(copy, "__class__", self._classes[base])
         return copy
+
+    def _told(self, key: TrunkKey, request: WireRequest) -> dict[str, Any]:
+        if self._affinity.hints is None or request.model != self._model:
+            return {}
+        if self._hints.to_ask:
+            self._errand(self._hints.find_out)
+        resumes = bool(request.tools) and request.tool_choice != "none"
+        return self._hints.orchestrator(key, resumes=resumes)
+
+    def _expect(self, run_id: UUID, route: Route) -> None:
+        with self._lock:
+            self._sent[run_id] = route
+            while len(self._sent) > _REMEMBERED:
+                self._sent.popitem(last=False)
 
 
 def _subclass(base: type[M], routing: Routing) -> type[M]:
@@ -104,3 +167,11 @@ def _subclass(base: type[M], routing: Routing) -> type[M]:
         },
     )
     return cast("type[M]", made)
+
+
+def _configurable() -> Mapping[str, Any]:
+    """The run's own values: callbacks are shown only a few of them."""
+    try:
+        return get_config().get("configurable") or {}
+    except RuntimeError:  # called outside a graph
+        return {}

@@ -8,14 +8,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from langgraph.config import get_config
-
 from langgraph_shadow.adapters.mending import MARK, Mending
-from langgraph_shadow.adapters.routing import MARK as ROUTED
 from langgraph_shadow.adapters.routing import Routing
 from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace, graph_namespace
 from langgraph_shadow.delivery.calls import CallRow
@@ -30,7 +27,7 @@ from langgraph_shadow.guard.guard import Guard
 from langgraph_shadow.guard.price import price
 from langgraph_shadow.guard.repair import Repair
 from langgraph_shadow.guard.report import Kind, Report
-from langgraph_shadow.runner.affinity import Affinity, Route
+from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.intake import Call
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.runner import Runner
@@ -46,12 +43,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("langgraph_shadow")
 
 _REMEMBERED_CALLS = 256
-
-_NO_SESSION = (
-    "the orchestrator's requests carry no session, because callbacks cannot change a request, so a "
-    "router may send its branches elsewhere; give the graph the model that shadow.watch(llm) "
-    "returns, or use shadow.middleware()"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +69,6 @@ class Sight:
         traces: Traces,
         once: Once,
         mending: Mending | None,
-        affinity: Affinity,
         routing: Routing,
     ) -> None:
         """Wire the pieces together.
@@ -94,8 +84,7 @@ class Sight:
             traces: Captures what branches are traced to.
             once: For warnings.
             mending: Repairs the calls of stabilised models; None when the guard does not repair.
-            affinity: Which part of a request carries the session.
-            routing: Puts it on the requests of watched models.
+            routing: Puts the session on the requests of watched models.
         """
         self.runner = runner
         self._llm = llm
@@ -107,7 +96,6 @@ class Sight:
         self._traces = traces
         self._once = once
         self._mending = mending
-        self._affinity = affinity
         self._routing = routing
         self._seen: OrderedDict[UUID, _Seen | None] = OrderedDict()
         self._probed: set[str] = set()
@@ -270,7 +258,6 @@ class Sight:
         metadata: Mapping[str, Any],
         extra: Mapping[str, Any],
     ) -> _Seen | None:
-        self._routing.enter(run_id)
         namespace = checkpoint_namespace(metadata)
         internal = metadata.get("lc_source") or self._runs.inside_tool(parent, namespace)
         if internal or not messages or not messages[0]:
@@ -282,7 +269,7 @@ class Sight:
             namespace=graph_namespace(namespace),
             node=str(metadata.get("langgraph_node") or ""),
         )
-        request, route = self._route(run_id, key, request, metadata)
+        request, route = self._routing.route(run_id, key, request, metadata)
         try:
             trunk = self._capture.trunk(self._llm, messages[0], request, key)
         except AlignmentError as error:
@@ -292,24 +279,6 @@ class Sight:
         if self._mending is not None and metadata.get(MARK):
             trunk, repairs = self._mending.repair(trunk)
         return _Seen(trunk, request, route, repairs)
-
-    def _route(
-        self, run_id: UUID, key: TrunkKey, request: WireRequest, metadata: Mapping[str, Any]
-    ) -> tuple[WireRequest, Route]:
-        """The request as it will be sent, and what of it a branch repeats."""
-        own = Route.of(request.headers, request.routing)
-        if not self._affinity.active:
-            return request, own
-        if not metadata.get(ROUTED):
-            self._once.warn(log, "no-session", _NO_SESSION)
-            return request, own
-        route = self._affinity.route(key.thread, {**metadata, **_configurable()})
-        self._routing.expect(run_id, route)
-        salt = request.fields.get("cache_salt") or route.body.get("cache_salt")
-        if salt:  # it is in the hash of every block (facts/vllm.md, "The prefix cache")
-            request = replace(request, fields={**request.fields, "cache_salt": salt})
-        body = {k: v for k, v in route.body.items() if k != "cache_salt"}
-        return request, Route(route.headers, body).under(own)
 
     def _first_time(self, known: OrderedDict[UUID, None], run_id: UUID) -> bool:
         with self._lock:
@@ -365,14 +334,6 @@ class Sight:
             node=key.node,
         )
         self._post.deliver(event, target)
-
-
-def _configurable() -> Mapping[str, Any]:
-    """The run's own values: callbacks are shown only a few of them."""
-    try:
-        return get_config().get("configurable") or {}
-    except RuntimeError:  # called outside a graph
-        return {}
 
 
 def _origin(serialized: Mapping[str, Any] | None) -> str:

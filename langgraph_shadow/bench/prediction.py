@@ -16,12 +16,16 @@ from langgraph_shadow.bench.looping import Looping, looping_agent, search_tool
 from langgraph_shadow.bench.report import Report, Row
 from langgraph_shadow.bench.target import Session, Target, fresh_salt
 from langgraph_shadow.branches.branch import fact_check, user_update
+from langgraph_shadow.delivery.ledger import LedgerRow
 from langgraph_shadow.errors import AlignmentError
 from langgraph_shadow.runner.options import Launch
 from langgraph_shadow.shadow import Shadow
 from langgraph_shadow.trunk.model import Trunk
 
 SERVED = "the server's own"
+EXPLAINED = "the orchestrator's next request was computed at the same moment, so more was there"
+"""A branch under `lead` races its orchestrator: the prediction is what must hit if it wins."""
+
 GROUP: str | None = "blocks"
 COLUMNS: Mapping[str, str] = {
     "template": "template",
@@ -102,6 +106,7 @@ def summary(rows: Sequence[Row]) -> dict[str, int]:
         "differing_tokens": sum(abs(row["cached"] - (row["predicted"] or 0)) for row in sent),
         "predicted_tokens": sum(row["predicted"] or 0 for row in sent),
         "refused": len(rows) - len(sent),
+        "unexplained": sum(r["cached"] != r["predicted"] and r["why"] != EXPLAINED for r in sent),
     }
 
 
@@ -207,12 +212,23 @@ async def _loop_rows(session: Session, loop: Loop) -> list[Row]:
             "kept": entry.kept,
             "predicted": entry.predicted,
             "cached": entry.cached,
-            "why": entry.reason if entry.cached is None else "",
+            "why": _loop_why(loop, entry),
         }
         for entry in shadow.ledger.rows
     ]
     await shadow.aclose()
     return rows
+
+
+def _loop_why(loop: Loop, entry: LedgerRow) -> str:
+    """Why a ledger's row is not as predicted, as far as that can be known."""
+    if entry.as_predicted is None:
+        return entry.reason
+    if entry.as_predicted:
+        return ""
+    if loop.launch == "lead" and (entry.cached or 0) > (entry.predicted or 0):
+        return EXPLAINED
+    return entry.reason or "not explained"
 
 
 def _row(session: Session, template: str, scenario: str, carrier: str) -> Row:

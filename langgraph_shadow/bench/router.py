@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
+
 from langgraph_shadow.bench.looping import Looping, looping_agent, search_tool
 from langgraph_shadow.bench.report import Report, Row, median, ratio
 from langgraph_shadow.bench.stopwatch import ModelCall, Stopwatch
@@ -164,8 +166,8 @@ async def sample(
     async def agent(number: int) -> None:
         thread = f"thread {number}"
         graph = looping_agent(shadow.watch(llm), search_tool(thread, (0.0,)), shadow)
-        config = {"configurable": {"thread_id": thread}, "callbacks": [watch]}
-        await graph.ainvoke({"messages": [("user", f"What is known? ({thread})")]}, config)
+        config: RunnableConfig = {"configurable": {"thread_id": thread}, "callbacks": [watch]}
+        await graph.ainvoke(_question(thread), config)
 
     await asyncio.gather(*(agent(number) for number in range(threads)))
     wall = seconds_since(start)
@@ -178,6 +180,10 @@ async def sample(
         requests=[b - a for a, b in zip(before, after, strict=True)],
         wall_s=wall,
     )
+
+
+def _question(thread: str) -> Any:
+    return {"messages": [("user", f"What is known? ({thread})")]}
 
 
 def _requests_of(url: str) -> int:

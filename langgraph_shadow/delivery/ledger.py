@@ -44,7 +44,7 @@ class LedgerRow:
         ttft_ms: Milliseconds from sending to the first token.
         total_ms: Milliseconds from sending to the end of the answer.
         lag_ms: Milliseconds from the end of the tool batch to the verdict.
-        verdict: `update`, `skip`, `failed` or `shed` (never sent).
+        verdict: `update`, `skip`, `failed` or `shed` (not sent, or cancelled).
         text: The sentence, for an update.
         reason: Why it was skipped, shed or failed.
         delivered: Whether an update was handed to a stream, queue or function during the run.
@@ -97,7 +97,7 @@ class Totals:
         updates: Branches that had something to tell.
         skipped: Branches that answered SKIP, or whose answer was not fit for a person.
         failed: Branches that were sent and failed, or could not be aligned.
-        shed: Branches that were due but never sent, to do no harm.
+        shed: Branches that were due but not sent, or cancelled, to do no harm.
         delivered: Updates handed to a stream, queue or function while the run was going on.
         late: Updates that came after the run had ended.
     """

@@ -10,6 +10,9 @@ from typing import Any, Literal, get_args
 Router = Literal["vllm-router", "production-stack", "llm-d", "dynamo", "sglang", "none"]
 """Routers whose session key is known."""
 
+HintStyle = Literal["agentic_context", "nvext"]
+"""How a scheduler is told the agent's shape: by vllm-router's fields, or by Dynamo's."""
+
 _HEADERS: Mapping[str, str] = {  # facts/vllm.md "Beyond one server", facts/kv-sharing.md §C
     "vllm-router": "X-Session-ID",
     "production-stack": "x-user-id",
@@ -17,6 +20,8 @@ _HEADERS: Mapping[str, str] = {  # facts/vllm.md "Beyond one server", facts/kv-s
     "dynamo": "x-dynamo-session-id",
     "sglang": "x-smg-routing-key",
 }
+
+_HINTS: Mapping[str, HintStyle] = {"vllm-router": "agentic_context", "dynamo": "nvext"}
 
 _PER_REQUEST = frozenset(
     {"x-request-id", "x-correlation-id", "x-trace-id", "traceparent", "tracestate", "baggage"}
@@ -66,8 +71,9 @@ class Affinity:
             is sent as `cache_salt`, so that no tenant's prompt hits another tenant's blocks.
         secret: Hashed in with every thread and tenant, so that nobody can find an id by trying;
             all processes of an application need the same one. At most 64 bytes.
-        hints: Also tell the router's scheduler the agent's shape (`vllm-router` with
-            `--enable-program-scheduling`); nothing is sent until the router says that it listens.
+        hints: Also tell the router's scheduler the agent's shape: `agentic_context` for
+            vllm-router with `--enable-program-scheduling` (nothing is sent until the router says
+            that it listens), `nvext` for Dynamo.
         conversation: Also give the orchestrator's requests a `conversation_id`, by which a proxy
             returns a decode server's blocks to the prefill server. Branches never carry it.
     """
@@ -77,7 +83,7 @@ class Affinity:
     cookie: str | None = None
     tenant: str | None = None
     secret: str = ""
-    hints: bool = False
+    hints: HintStyle | None = None
     conversation: bool = False
 
     def __post_init__(self) -> None:
@@ -93,7 +99,9 @@ class Affinity:
             raise ValueError(msg)
 
     @classmethod
-    def for_router(cls, router: Router, *, header: str | None = None, **settings: Any) -> Affinity:
+    def for_router(
+        cls, router: Router, *, header: str | None = None, hints: bool = False, **settings: Any
+    ) -> Affinity:
         """The settings for a router.
 
         Args:
@@ -103,16 +111,21 @@ class Affinity:
                 `manual`), or `none`.
             header: The header's name, where the router was given another one than its usual
                 (`--session-key` of production-stack, `headerName` of llm-d).
+            hints: Whether its scheduler is told the agent's shape (`vllm-router`, `dynamo`).
             **settings: Any other field of `Affinity`.
 
         Raises:
-            ValueError: The router is not known; the message lists those that are.
+            ValueError: The router is not known, or takes no hints; the message lists those that do.
         """
         if router not in get_args(Router):
             known = ", ".join(get_args(Router))
             msg = f"unknown router {router!r}; use one of {known}, or Affinity(header=…)"
             raise ValueError(msg)
-        return cls(header=header or _HEADERS.get(router), **settings)
+        if hints and router not in _HINTS:
+            msg = f"{router} takes no hints; {' and '.join(_HINTS)} do"
+            raise ValueError(msg)
+        style = _HINTS[router] if hints else None
+        return cls(header=header or _HEADERS.get(router), hints=style, **settings)
 
     @property
     def active(self) -> bool:

@@ -66,6 +66,7 @@ class Batch:
         first_token: That request's first token came (or it ended, or failed).
         answered: That request's answer has ended.
         run_over: The graph's run has ended; nothing else will come.
+        went_on: The loop went on after an answer that looked final.
         drained: The user waits for its branches, whenever they come.
     """
 
@@ -92,6 +93,7 @@ class Batch:
     first_token: Moment = field(init=False)
     answered: Moment = field(init=False)
     run_over: Moment = field(init=False)
+    went_on: Moment = field(init=False)
     drained: Moment = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +101,7 @@ class Batch:
         self.first_token = Moment(self.host)
         self.answered = Moment(self.host)
         self.run_over = Moment(self.host)
+        self.went_on = Moment(self.host)
         self.drained = Moment(self.host)
 
     def saw_request(self, trunk: Trunk, *, streams: bool, target: StreamTarget | None) -> None:
@@ -134,9 +137,9 @@ class Batch:
         await self._first_of(self.answered, timeout=options.deadline)
 
     async def wait_if_final(self, options: Options) -> None:
-        """Hold a branch that would come after the final answer until someone drains."""
+        """Hold a branch that would come after the final answer, unless the loop goes on."""
         if self.final and self.root is not None and options.late == "cancel":
-            await wait_any((self.drained,), timeout=options.deadline)
+            await wait_any((self.went_on, self.drained), timeout=options.deadline)
 
     async def overtaken(self) -> bool:
         """Wait for the run's end; True when the final answer came first and nobody drains."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,7 @@ class BranchRun:
         sent: Callable[[], Sequence[Prompt]],
         keep: Callable[[Prompt], None],
         question: str,
+        hints: Callable[[Branch], Mapping[str, Any]],
     ) -> None:
         """Prepare to run branches.
 
@@ -91,10 +92,12 @@ class BranchRun:
                 when it is asked.
             keep: Remembers a branch's prompt that was computed.
             question: The person's own question, whose links may be repeated.
+            hints: Fields that tell a router's scheduler of a branch.
         """
         self.trunk = trunk
         self.budget = budget
         self._server = server
+        self._block_size = server.block_size
         self._ladder = ladder
         self._options = options
         self._once = once
@@ -102,6 +105,7 @@ class BranchRun:
         self._sent = sent
         self._keep = keep
         self._question = question
+        self._hints = hints
         self._aligned: dict[str, Aligned] = {}
         self._rendered: dict[int, Rendering] = {}
         self._resident: list[Rendering] = []
@@ -180,6 +184,8 @@ class BranchRun:
             breaker.record(probe=probe, healthy=healthy)
 
     async def _run(self, branch: Branch, on_first_token: Callable[[], None]) -> BranchOutcome:
+        if self._server.block_size != self._block_size:  # another branch found it gone meanwhile
+            await self._server.find_out(self._once)
         aligned = await self._align(branch)
         predicted = await self._predict(aligned)
 
@@ -245,6 +251,7 @@ class BranchRun:
 
         body = {
             **self._route.body,
+            **self._hints(branch),
             **branch.request_fields(),
             "stop": list(stop),
             "include_stop_str_in_output": True,

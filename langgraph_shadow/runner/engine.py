@@ -134,6 +134,20 @@ class Engine:
             raise RendererUnavailableError(msg)
         return answer
 
+    async def get(self, path: str) -> Mapping[str, Any]:
+        """GET a JSON object from a path beside `/v1`; empty when there is none.
+
+        Raises:
+            httpx2.HTTPError: The server is away.
+        """
+        clients = self._open()
+        response = await clients.http.get(self.root_url + path, headers=clients.headers())
+        try:
+            answer = response.json() if response.is_success else {}
+        except ValueError:
+            answer = {}
+        return answer if isinstance(answer, dict) else {}
+
     async def metrics(self) -> ServerMetrics:
         """Read `/metrics`.
 

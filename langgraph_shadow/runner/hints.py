@@ -119,12 +119,14 @@ class Hints:
         )
 
     def _context(self, key: TrunkKey, program: _Program) -> dict[str, Any]:
-        context = {
+        context: dict[str, Any] = {
             "program_id": program.id,
             "root_program_id": program.root,
             "session_id": self._affinity.session(key.thread),
         }
-        return context if program.parent is None else {**context, "parent_program_id": program.parent}
+        if program.parent is not None:
+            context["parent_program_id"] = program.parent
+        return context
 
     def _program(self, key: TrunkKey) -> _Program:
         """The program of a line; the agent one namespace up is the parent, which waits for it."""

@@ -102,10 +102,18 @@ class Line:
         own = [c for c in (self.last_call, *calls) if c is not None and c.root == root]
         for call in own:
             call.target, call.tracers = None, ()
-        if own and self.final:
+        if own and self.final and root is not None:
             self.answers.clear()
             self.last_call = None
         return bool(own)
+
+    def goes_on(self) -> None:
+        """The answer that looked final was not: some graphs make tool calls out of text."""
+        self.final = False
+        for batch in self.pending:
+            if batch.final:
+                batch.final = False
+                batch.went_on.happen()
 
 
 class Intake:
@@ -146,6 +154,7 @@ class Intake:
             call.streams = call.streams or line.streams
             before = line.last_call
             line.last_call, line.known = call, True
+            line.goes_on()
             tools = call.trunk.batch
             if tools is None:
                 return None
@@ -234,6 +243,7 @@ class Intake:
             answered = self._answer_for(line, results, assistant)
             if answered is None:
                 return None
+            line.goes_on()
             answered.results.update(results)
             if not all(i in answered.results for i in answered.call_ids):
                 return None

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from langgraph_shadow.alignment.ladder import Ladder
@@ -28,6 +28,7 @@ from langgraph_shadow.runner.batch_run import BatchRun, view_of
 from langgraph_shadow.runner.branch_run import BranchRun
 from langgraph_shadow.runner.budget import Budget
 from langgraph_shadow.runner.errands import Errands, Work
+from langgraph_shadow.runner.hints import Hints
 from langgraph_shadow.runner.intake import Call, Intake
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
@@ -72,6 +73,7 @@ class Runner:
         traces: Traces,
         hosts: Hosts,
         once: Once,
+        hints: Hints,
         redact: Redact | None = None,
     ) -> None:
         """Set up a runner.
@@ -85,6 +87,7 @@ class Runner:
             traces: Traces the branches.
             hosts: The event loops.
             once: For warnings.
+            hints: What a router's scheduler is told of a branch.
             redact: The user's last look at each text.
         """
         self._llm = llm
@@ -95,6 +98,7 @@ class Runner:
         self._traces = traces
         self._hosts = hosts
         self._once = once
+        self._hints = hints
         self._redact = redact
         self._base_url = str(llm.root_client.base_url).rstrip("/")
         self._intake = Intake(llm, max_lines=options.max_threads)
@@ -319,6 +323,12 @@ class Runner:
             if run.mode == "mirror":
                 line.mirrored = prompt
 
+        def hint(branch: Branch) -> Mapping[str, Any]:
+            if run.mode == "mirror":  # another server, perhaps behind no router at all
+                return {}
+            key = batch.trunk.key
+            return self._hints.branch(key, branch, seconds=self._options.timeout)
+
         return BranchRun(
             server=server,
             ladder=self._ladder,
@@ -330,6 +340,7 @@ class Runner:
             sent=sent,
             keep=keep,
             question=_question(batch.trunk),
+            hints=hint,
         )
 
     def _due(self, batch: Batch) -> list[Branch]:

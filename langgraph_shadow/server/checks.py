@@ -97,6 +97,9 @@ def shared(check: str, probe: Probe, metrics: ServerMetrics | None) -> Finding:
     if usage.cached is None or metrics is None or metrics.block_size is None:
         detail = f"{probe.name}; cached tokens or the block size are not reported."
         return Finding(check, "unknown", detail)
+    if usage.prompt != probe.tokens:
+        detail = f"{usage.prompt} tokens where {probe.tokens} were rendered: another prompt."
+        return Finding(check, "unknown", detail)
     return _hit(check, usage, probe.predicted, metrics, name=probe.name)
 
 

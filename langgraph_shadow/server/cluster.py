@@ -69,7 +69,7 @@ class Replicas:
         """
         self._source = str(model)
         self._progress = progress
-        cores = _cores()
+        cores = cores_of_servers()
         self.servers = [
             LocalServer(
                 model,
@@ -140,7 +140,7 @@ def check_machine(model: str, count: int) -> None:
     Raises:
         ServerConfigError: There are fewer cores than servers, or the free memory is too little.
     """
-    cores = len(_cores())
+    cores = len(cores_of_servers())
     if sys.platform == "linux" and cores < count:
         problem = f"{count} servers need {count} CPU cores, and there are {cores}"
         remedy = "Start fewer servers, or allow this process more cores (taskset, cgroup)."
@@ -182,7 +182,7 @@ def stop_servers(servers: Sequence[LocalServer]) -> None:
         list(pool.map(LocalServer.stop, servers))
 
 
-def _cores() -> list[str]:
+def cores_of_servers() -> list[str]:
     """Names of the cores that servers are pinned to, the last one first."""
     if sys.platform != "linux":
         return ["auto"]

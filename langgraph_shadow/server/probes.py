@@ -100,11 +100,13 @@ class Probe:
 
     Attributes:
         name: What it is: a branch's carrier, or how much of the trunk it shares.
+        tokens: Tokens of the prompt, as it was rendered.
         predicted: Tokens that the block rule says will hit.
         usage: What it cost.
     """
 
     name: str
+    tokens: int
     predicted: int
     usage: Usage
 
@@ -129,7 +131,8 @@ async def send_branch(
         body["tool_choice"] = "none"
         if aligned.prompt.continue_final_message:
             body |= {"continue_final_message": True, "add_generation_prompt": False}
-    return Probe(aligned.carrier, predicted, Usage.of(await server.ask(path, body)))
+    usage = Usage.of(await server.ask(path, body))
+    return Probe(aligned.carrier, len(aligned.branch), predicted, usage)
 
 
 async def send_shorter(
@@ -141,7 +144,8 @@ async def send_shorter(
     part = await renderer.render(Prompt.of(short))
     shared = common(whole, part)
     predicted = predicted_cached(shared, len(part), block_size)
-    return Probe(f"{shared} tokens shared", predicted, await send_trunk(server, short))
+    usage = await send_trunk(server, short)
+    return Probe(f"{shared} tokens shared", len(part), predicted, usage)
 
 
 async def send_with_priority(server: ServerClient, model: str) -> Reply:

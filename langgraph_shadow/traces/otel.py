@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from langgraph_shadow.adapters.runs import graph_namespace
@@ -34,27 +35,71 @@ def otel_requests(path: str, records: list[Record]) -> list[TracedRequest | Unkn
     Raises:
         TraceFormatError: A record is no span.
     """
+    spans = [_Span.of(span, r.line) for r in records for span in _spans(path, r)]
+    by_id = {span.id: span for span in spans}
     found: list[TracedRequest | UnknownRequest] = []
-    for record in records:
-        for span in _spans(path, record):
-            attributes = _attributes(span)
-            if not _is_the_agents(attributes):
-                continue
-            key, index, when = _key(span, attributes), len(found), _start(path, record.line, span)
-            try:
-                messages, request = _prompt(attributes)
-            except UnknownPromptError as error:
-                found.append(UnknownRequest(index, record.line, key, str(error), when))
-                continue
-            trunk = Trunk.build(
-                key=key,
-                model=request.model,
-                messages=messages,
-                tools=request.tools,
-                fields=request.fields,
-            )
-            found.append(TracedRequest(index, record.line, trunk, when, _usage(attributes)))
+    for span in spans:
+        if not _is_the_agents(span, by_id):
+            continue
+        key, index, when = _key(span), len(found), _start(path, span)
+        try:
+            messages, request = _prompt(span.attributes)
+        except UnknownPromptError as error:
+            found.append(UnknownRequest(index, span.line, key, str(error), when))
+            continue
+        trunk = Trunk.build(
+            key=key,
+            model=request.model,
+            messages=messages,
+            tools=request.tools,
+            fields=request.fields,
+        )
+        found.append(TracedRequest(index, span.line, trunk, when, _usage(span.attributes)))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    line: int
+    id: str
+    parent: str
+    trace: str
+    raw: Mapping[str, Any]
+    attributes: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any], line: int) -> _Span:
+        context = raw.get("context")
+        held = {**context, **raw} if isinstance(context, dict) else raw
+        return cls(
+            line=line,
+            id=str(held.get("spanId") or held.get("span_id") or ""),
+            parent=str(held.get("parentSpanId") or held.get("parent_id") or ""),
+            trace=str(held.get("traceId") or held.get("trace_id") or ""),
+            raw=raw,
+            attributes=_attributes(raw),
+        )
+
+    @property
+    def namespace(self) -> str:
+        return str(self.attributes.get("langsmith.metadata.langgraph_checkpoint_ns") or "")
+
+    @property
+    def is_tool(self) -> bool:
+        return (
+            self.attributes.get("langsmith.span.kind") == "tool"
+            or self.attributes.get("gen_ai.operation.name") == "execute_tool"
+        )
+
+    @property
+    def is_model_call(self) -> bool:
+        kind = self.attributes.get("langsmith.span.kind")
+        operation = self.attributes.get("gen_ai.operation.name")
+        if kind is not None:
+            return bool(kind == "llm")
+        if operation is not None:
+            return operation in _MODEL_CALLS
+        return "gen_ai.input.messages" in self.attributes or "gen_ai.prompt" in self.attributes
 
 
 def _spans(path: str, record: Record) -> Iterator[Mapping[str, Any]]:
@@ -102,36 +147,33 @@ def _value(typed: object) -> Any:
     return value
 
 
-def _is_the_agents(attributes: Mapping[str, Any]) -> bool:
-    kind = attributes.get("langsmith.span.kind")
-    operation = attributes.get("gen_ai.operation.name")
-    if any(
-        name.startswith("langsmith.metadata.lc_source") or name.endswith("shadow_of_run")
-        for name in attributes
-    ):
+def _is_the_agents(span: _Span, by_id: Mapping[str, _Span]) -> bool:
+    """Whether a span is an agent's own model call: not a middleware's, a tool's or a branch's."""
+    names = span.attributes
+    if not span.is_model_call or "langsmith.metadata.lc_source" in names:
         return False
-    if kind is not None:
-        return bool(kind == "llm")
-    if operation is not None:
-        return operation in _MODEL_CALLS
-    return "gen_ai.input.messages" in attributes or "gen_ai.prompt" in attributes
+    if any(name.endswith("shadow_of_run") for name in names):
+        return False
+    above = by_id.get(span.parent)
+    for _ in by_id:
+        if above is None:
+            break
+        if above.is_tool:
+            return above.namespace != span.namespace
+        above = by_id.get(above.parent)
+    return True
 
 
-def _key(span: Mapping[str, Any], attributes: Mapping[str, Any]) -> TrunkKey:
-    context = span.get("context")
-    trace = span.get("traceId") or span.get("trace_id")
-    trace = trace or (context.get("trace_id") if isinstance(context, dict) else "")
-    thread = next((attributes[n] for n in _THREADS if attributes.get(n)), trace)
-    namespace = attributes.get("langsmith.metadata.langgraph_checkpoint_ns") or ""
-    node = attributes.get("langsmith.metadata.langgraph_node") or attributes.get(
-        "gen_ai.agent.name"
-    )
-    return TrunkKey(str(thread or ""), graph_namespace(str(namespace)), str(node or ""))
+def _key(span: _Span) -> TrunkKey:
+    named = span.attributes
+    thread = next((named[n] for n in _THREADS if named.get(n)), span.trace)
+    node = named.get("langsmith.metadata.langgraph_node") or named.get("gen_ai.agent.name")
+    return TrunkKey(str(thread), graph_namespace(span.namespace), str(node or ""))
 
 
-def _start(path: str, line: int, span: Mapping[str, Any]) -> float | None:
+def _start(path: str, span: _Span) -> float | None:
     for name in ("startTimeUnixNano", "start_time_unix_nano", "start_time", "startTime"):
-        value = span.get(name)
+        value = span.raw.get(name)
         if value is None:
             continue
         try:
@@ -140,7 +182,7 @@ def _start(path: str, line: int, span: Mapping[str, Any]) -> float | None:
             return int(value) / 1e9
         except (ValueError, TypeError) as error:
             found, expected = f"{name} {value!r}", "nanoseconds since 1970 or an ISO 8601 time"
-            raise TraceFormatError(path, line, found=found, expected=expected) from error
+            raise TraceFormatError(path, span.line, found=found, expected=expected) from error
     return None
 
 

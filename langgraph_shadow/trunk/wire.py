@@ -28,6 +28,7 @@ class WireRequest:
             branch repeats them, but for a later priority.
         headers: The call's own extra headers; a branch repeats them.
         stream: Whether the call itself asked for a stream (LangGraph may switch it on later).
+        tool_choice: Whether and which tools may be called, as sent; None when left to the model.
     """
 
     model: str
@@ -36,6 +37,7 @@ class WireRequest:
     routing: Mapping[str, Any]
     headers: Mapping[str, str]
     stream: bool
+    tool_choice: Any = None
 
 
 def wire_messages(llm: BaseChatOpenAI, messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
@@ -70,4 +72,5 @@ def wire_request(params: Mapping[str, Any]) -> WireRequest:
         routing={k: body[k] for k in _ROUTING_FIELDS if body.get(k) is not None},
         headers=dict(params.get("extra_headers") or {}),
         stream=bool(body.get("stream")),
+        tool_choice=body.get("tool_choice"),
     )

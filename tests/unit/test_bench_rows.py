@@ -121,7 +121,9 @@ def test_prediction_names_each_row_that_differs() -> None:
         "differing_tokens": 32,
         "predicted_tokens": 128,
         "refused": 1,
+        "unexplained": 1,
     }
+    assert prediction.summary([predicted(64, 96, prediction.EXPLAINED)])["unexplained"] == 0
     total, *named = prediction.notes(rows)
     assert total.startswith("32 differing tokens over 2 branches")
     assert len(named) == 1

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import BaseTool, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
@@ -210,6 +211,29 @@ class TestTheAnswerCameFirst:
         assert (second.verdict, second.reason) == ("shed", "the answer came first")
         assert server.branches == 1
 
+    def test_a_loop_that_goes_on_after_text_is_not_held(self, server: FaultServer) -> None:
+        """Some graphs make the tool calls themselves, so every answer looks final."""
+        heard = threading.Event()
+        shadow = shadow_on(
+            server, late="cancel", launch="gap", deadline=300.0, on_event=lambda _: heard.set()
+        )
+
+        @tool("search")
+        async def search(topic: str) -> str:
+            """Search the archive."""
+            if topic == "ice 2":  # by now the verdict on the first batch must have come
+                assert await asyncio.to_thread(heard.wait, 20)
+            return topic
+
+        async def main() -> bool:
+            async with httpx2.AsyncClient() as client:
+                llm = model(server, http_async_client=client)
+                await shadow.attach(calls_by_itself(llm, search, 3)).ainvoke({"messages": []})
+            return await shadow.drain(timeout=20)
+
+        assert asyncio.run(main())
+        assert [row.verdict for row in shadow.ledger] == ["update"] * 3
+
     def test_one_that_is_wanted_is_delivered(self, server: FaultServer) -> None:
         server.branch = after(1, serve_chat, slowly)
         shadow = shadow_on(server, late="deliver")
@@ -282,6 +306,29 @@ def ends_after_tools(llm: Any, tools: ToolNode) -> Any:
     builder.add_edge(START, "agent")
     builder.add_edge("agent", "tools")
     builder.add_edge("tools", END)
+    return builder.compile()
+
+
+def calls_by_itself(llm: Any, search: BaseTool, batches: int) -> Any:
+    """The model only ever writes text, of which the graph makes tool calls."""
+
+    async def agent(state: MessagesState) -> dict[str, list[Any]]:
+        turn = len(state["messages"]) // 2
+        asked = [HumanMessage("How do glaciers fare?"), *state["messages"]]
+        answer = await llm.bind_tools([search], tool_choice="none").ainvoke(asked)
+        call = {"name": "search", "args": {"topic": f"ice {turn}"}, "id": f"own-{turn}"}
+        calls = [call] if turn < batches else []
+        return {"messages": [AIMessage(answer.content, tool_calls=calls)]}
+
+    def route(state: MessagesState) -> str:
+        return "tools" if state["messages"][-1].tool_calls else END
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("agent", agent)
+    builder.add_node("tools", ToolNode([search], handle_tool_errors=False))
+    builder.add_edge(START, "agent")
+    builder.add_conditional_edges("agent", route, ["tools", END])
+    builder.add_edge("tools", "agent")
     return builder.compile()
 
 

@@ -32,13 +32,19 @@ WELL = {
     "agent's loop": "ok",
     "new user turn": "ok",
     "branch": "ok",
+    "shorter prefix": "ok",
 }
 
 CASES: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({}, {}, ""),
     (
         {"caching": False},
-        {"prefix caching": "fail", "same prompt twice": "fail", "branch": "fail"},
+        {
+            "prefix caching": "fail",
+            "same prompt twice": "fail",
+            "branch": "fail",
+            "shorter prefix": "fail",
+        },
         "--enable-prefix-caching",
     ),
     (
@@ -47,12 +53,13 @@ CASES: list[tuple[dict[str, Any], dict[str, str], str]] = [
             "cached tokens reported": "fail",
             "same prompt twice": "unknown",
             "branch": "unknown",
+            "shorter prefix": "unknown",
         },
         "--enable-prompt-tokens-details",
     ),
     (
         {"keeps_tools": False},
-        {"tools kept": "fail", "branch": "warn"},
+        {"tools kept": "fail", "branch": "unknown", "shorter prefix": "unknown"},
         "--exclude-tools-when-tool-choice-none",
     ),
     ({"renders_tools": False}, {"tools kept": "warn"}, "a template that renders tools"),
@@ -66,7 +73,7 @@ CASES: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({"policy": "priority"}, {"priority scheduling": "ok"}, ""),
     (
         {"retained": 2 * BLOCK},
-        {"same prompt twice": "warn", "branch": "warn"},
+        {"same prompt twice": "warn", "branch": "warn", "shorter prefix": "warn"},
         "--prefix-cache-retention-interval",
     ),
     ({"forgets_reasoning": True}, {"new user turn": "warn"}, '{"preserve_thinking": true}'),
@@ -77,6 +84,7 @@ CASES: list[tuple[dict[str, Any], dict[str, str], str]] = [
             "block size": "warn",
             "same prompt twice": "unknown",
             "branch": "unknown",
+            "shorter prefix": "unknown",
         },
         "/metrics",
     ),
@@ -144,9 +152,11 @@ async def test_a_missing_route_is_told_in_the_servers_own_words() -> None:
     said = {f.check: f.detail for f in found.findings}
     assert statuses(found)["same prompt twice"] == "unknown"
     assert "HTTP 404" in said["same prompt twice"]
-    with pytest.raises(ServerConfigError, match="no chat completion"):
-        with lookalike(chats=False) as server:
-            await check_server(server.url)
+    with (
+        lookalike(chats=False) as server,
+        pytest.raises(ServerConfigError, match="no chat completion"),
+    ):
+        await check_server(server.url)
 
 
 async def test_a_good_server_passes_the_check() -> None:

@@ -29,7 +29,8 @@ def search(topic: str) -> str:
 
 def answers():
     for i in itertools.count():
-        yield AIMessage("", tool_calls=[{"name": "search", "args": {"topic": "ice"}, "id": f"c{i}"}])
+        call = {"name": "search", "args": {"topic": "ice"}, "id": f"c{i}"}
+        yield AIMessage("", tool_calls=[call])
         yield AIMessage("The ice is going.")
 
 

@@ -6,13 +6,14 @@ A token is a character of the rendered prompt; the cache follows the block rule.
 from __future__ import annotations
 
 import json
-import os.path
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from langgraph_shadow.alignment.blocks import common_prefix
 
 BLOCK = 16
 
@@ -95,7 +96,7 @@ class Lookalike:
 
     def compute(self, prompt: str) -> dict[str, Any]:
         self.requests += 1
-        common = max((len(os.path.commonprefix([prompt, c])) for c in self.cached), default=0)
+        common = max((common_prefix(prompt, c) for c in self.cached), default=0)
         hit = min(common // BLOCK, (len(prompt) - 1) // BLOCK) * BLOCK if self.caching else 0
         if self.retained is not None:
             hit = min(hit, self.retained)
