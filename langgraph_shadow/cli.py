@@ -7,6 +7,7 @@ import typer
 from langgraph_shadow.commands.bench import bench
 from langgraph_shadow.commands.check import check
 from langgraph_shadow.commands.demo import demo
+from langgraph_shadow.commands.doctor import doctor
 from langgraph_shadow.commands.serve import serve
 from langgraph_shadow.commands.template import template
 
@@ -22,6 +23,7 @@ app.command()(demo)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve)
 app.command()(check)
 app.command()(template)
+app.command()(doctor)
 app.add_typer(bench)
 
 if __name__ == "__main__":

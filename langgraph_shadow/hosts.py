@@ -89,14 +89,8 @@ class Hosts:
                 return self._own_host()
             host = self._hosts.get(loop)
             if host is None:
-                self._forget_closed()
                 host = self._hosts[loop] = Host(loop)
             return host
-
-    def _forget_closed(self) -> None:
-        # a connection or task left on a host would keep its loop alive, and so its entry here
-        for loop in [loop for loop in self._hosts if loop.is_closed()]:
-            del self._hosts[loop]
 
     def _own_host(self) -> Host:
         # a forked child has the parent's loop object, but not its thread

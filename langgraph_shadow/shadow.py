@@ -28,6 +28,7 @@ from langgraph_shadow.guard.guard import Guard
 from langgraph_shadow.guard.report import GuardMode
 from langgraph_shadow.hosts import Hosts
 from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.runner.conversation import Conversations
 from langgraph_shadow.runner.hints import Hints
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Launch, Options
@@ -124,7 +125,10 @@ class Shadow:
         self._routing = Routing(
             self._affinity,
             hints=hints,
-            model=llm.model_name,
+            conversations=Conversations(
+                self._affinity, errand=self._runner.errand, max_lines=options.max_threads
+            ),
+            llm=llm,
             errand=self._runner.errand,
             once=self._once,
         )

@@ -124,7 +124,8 @@ def local_langsmith() -> tuple[Client, Recorded]:
                 answer = recorded.post(path, json.loads(body))
             self._answer(answer)
 
-        do_PATCH = do_POST
+        def do_PATCH(self) -> None:
+            self.do_POST()
 
         def _answer(self, answer: Any) -> None:
             payload = json.dumps(answer).encode()

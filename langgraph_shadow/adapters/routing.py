@@ -12,18 +12,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from langgraph.config import get_config
 
 from langgraph_shadow.runner.affinity import Affinity, Route
+from langgraph_shadow.runner.conversation import Conversations
 from langgraph_shadow.runner.errands import Work
 from langgraph_shadow.runner.hints import Hints
 from langgraph_shadow.runner.once import Once
-from langgraph_shadow.trunk.model import TrunkKey
-from langgraph_shadow.trunk.wire import WireRequest
+from langgraph_shadow.trunk.model import Trunk, TrunkKey
+from langgraph_shadow.trunk.wire import WireRequest, wire_messages
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
 
 log = logging.getLogger("langgraph_shadow.runner")
 
@@ -51,7 +55,8 @@ class Routing:
         affinity: Affinity,
         *,
         hints: Hints,
-        model: str,
+        conversations: Conversations,
+        llm: BaseChatOpenAI,
         errand: Callable[[Work], None],
         once: Once,
     ) -> None:
@@ -60,13 +65,15 @@ class Routing:
         Args:
             affinity: Which part of a request carries the session.
             hints: What a router's scheduler is told of the orchestrator.
-            model: The served model whose router the hints are for.
+            conversations: Names the conversations whose blocks a proxy gives back.
+            llm: The model whose server hints and conversations are for.
             errand: Does something with the server in the background.
             once: For warnings.
         """
         self._affinity = affinity
         self._hints = hints
-        self._model = model
+        self._conversations = conversations
+        self._llm = llm
         self._errand = errand
         self._once = once
         self._sent: OrderedDict[UUID, Route] = OrderedDict()
@@ -97,10 +104,29 @@ class Routing:
         body = {k: v for k, v in route.body.items() if k != "cache_salt"}
         return request, Route(route.headers, body).under(own)
 
-    def ended(self, run_id: UUID) -> None:
-        """A call is over."""
+    def converse(self, run_id: UUID, trunk: Trunk) -> None:
+        """The trunk of a call that begins is known: name the conversation that it continues."""
+        route = self._sent.get(run_id)
+        if route is None or not self._affinity.conversation or trunk.model != self._llm.model_name:
+            return
+        name = self._conversations.begin(run_id, trunk)
+        body = {"conversation_id": name, "return_token_ids": True}
+        self._expect(run_id, Route(route.headers, {**route.body, **body}))
+
+    def said(self, answer: Any) -> None:
+        """The running call of this context brought an answer, or a piece of it."""
+        run_id = _run.get()
+        if run_id is not None and self._affinity.conversation:
+            shown = answer if isinstance(answer, dict) else answer.model_dump()
+            self._conversations.said(run_id, shown)
+
+    def ended(self, run_id: UUID, message: BaseMessage | None) -> None:
+        """A call ended, with its answer or (None) with an error."""
         with self._lock:
-            self._sent.pop(run_id, None)
+            sent = self._sent.pop(run_id, None)
+        if sent is not None and self._affinity.conversation:
+            answer = None if message is None else wire_messages(self._llm, [message])[0]
+            self._conversations.ended(run_id, answer)
 
     def payload(self, payload: dict[str, Any]) -> dict[str, Any]:
         """The payload with what the running call carries; what it says for itself stays."""
@@ -134,7 +160,7 @@ class Routing:
         return copy
 
     def _told(self, key: TrunkKey, request: WireRequest) -> dict[str, Any]:
-        if self._affinity.hints is None or request.model != self._model:
+        if self._affinity.hints is None or request.model != self._llm.model_name:
             return {}
         if self._hints.to_ask:
             self._errand(self._hints.find_out)
@@ -157,6 +183,20 @@ def _subclass(base: type[M], routing: Routing) -> type[M]:
             log.warning("a request goes without its session: %r", error)
             return payload
 
+    def _create_chat_result(self: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        _heard(response)
+        return super(made, self)._create_chat_result(response, *args, **kwargs)
+
+    def _convert_chunk_to_generation_chunk(self: Any, chunk: Any, *args: Any, **kwargs: Any) -> Any:
+        _heard(chunk)
+        return super(made, self)._convert_chunk_to_generation_chunk(chunk, *args, **kwargs)
+
+    def _heard(answer: Any) -> None:
+        try:
+            routing.said(answer)
+        except Exception as error:
+            log.warning("an answer's tokens could not be read: %r", error)
+
     made: type[Any] = type(
         base.__name__,
         (base,),
@@ -164,6 +204,8 @@ def _subclass(base: type[M], routing: Routing) -> type[M]:
             "__module__": base.__module__,
             "__qualname__": base.__qualname__,
             "_get_request_payload": _get_request_payload,
+            "_create_chat_result": _create_chat_result,
+            "_convert_chunk_to_generation_chunk": _convert_chunk_to_generation_chunk,
         },
     )
     return cast("type[M]", made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import logging
 import threading
 import time
@@ -192,7 +192,7 @@ class Sight:
         """A call ended, with its answer or (None) with an error."""
         with self._lock:
             seen = self._seen.pop(run_id, None)
-        self._routing.ended(run_id)
+        self._routing.ended(run_id, message)
         if self._mending is not None and seen is not None:
             self._mending.ended(run_id, seen.trunk.key.thread, message)
         call = self.runner.model_ended(run_id, message)
@@ -217,7 +217,12 @@ class Sight:
 
     def _rest(self, thread: str) -> None:
         self._capture.forget(thread)
-        self.runner.aside(functools.partial(self._guard.rest, thread))
+        # a thread, because a task could be left behind by the run's own event loop
+        rest = threading.Thread(
+            target=self._guard.rest, args=(thread,), name="langgraph-shadow-rest", daemon=True
+        )
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending
+            rest.start()
 
     def tools_finished(
         self,
@@ -278,6 +283,7 @@ class Sight:
         repairs: tuple[Repair, ...] = ()
         if self._mending is not None and metadata.get(MARK):
             trunk, repairs = self._mending.repair(trunk)
+        self._routing.converse(run_id, trunk)
         return _Seen(trunk, request, route, repairs)
 
     def _first_time(self, known: OrderedDict[UUID, None], run_id: UUID) -> bool:

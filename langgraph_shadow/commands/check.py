@@ -121,7 +121,8 @@ def _summary(found: Analysis) -> list[str]:
     if summary.reused_share is not None:
         said.append(f"reused, as the server counted: {summary.reused_share:.0%}")
     if summary.lost_tokens:
-        said.append(f"computed again because of breaks: about {summary.lost_tokens} tokens")
+        about = "about " if any(b.report.lost_tokens is None for b in found.breaks) else ""
+        said.append(f"computed again because of breaks: {about}{summary.lost_tokens} tokens")
     return said
 
 

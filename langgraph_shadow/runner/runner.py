@@ -181,10 +181,6 @@ class Runner:
         """A graph run ended, or failed or was cancelled; returns its threads."""
         return self._intake.run_over(root, failed=failed)
 
-    def aside(self, work: Callable[[], None]) -> None:
-        """Do something that takes milliseconds out of the graph's path."""
-        self._hosts.current().spawn(lambda: asyncio.to_thread(work))
-
     async def drain(self, timeout: float) -> bool:
         """Let waiting batches go and wait for all; False when some were still running."""
         futures = self._release_all()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from langgraph_shadow.errors import ServerConfigError
-from langgraph_shadow.server.local import LocalServer
+from langgraph_shadow.server.local import DEFAULT_ENV, LocalServer
 from langgraph_shadow.server.models import (
     EMBEDDED_MODELS,
     LOCAL_SERVER,
@@ -22,9 +22,8 @@ from langgraph_shadow.server.models import (
 from langgraph_shadow.server.progress import Progress, silent
 from langgraph_shadow.server.router import RouterProcess, check_router
 
-GIB = 1024**3
-_MEMORY = {"tiny": 4 * GIB, "smollm2": 5 * GIB}
-"""Memory of one server with its default KV cache, measured (facts/vllm.md, "Start")."""
+_MEMORY_GIB = {"tiny": 2.0, "smollm2": 3.0}
+"""Memory of one server without its KV cache, about (facts/vllm.md, "Start")."""
 _POLL_S = 0.25
 
 
@@ -69,6 +68,7 @@ class Replicas:
         """
         self._source = str(model)
         self._progress = progress
+        self._env = env or {}
         cores = cores_of_servers()
         self.servers = [
             LocalServer(
@@ -118,7 +118,7 @@ class Replicas:
                 missing, or a server or the router did not start.
         """
         check_router()
-        check_machine(self._source, len(self.servers))
+        check_machine(self._source, len(self.servers), self._env)
         try:
             start_servers(self._source, self.servers, self._progress)
             self.router.start()
@@ -132,7 +132,7 @@ class Replicas:
         stop_servers(self.servers)
 
 
-def check_machine(model: str, count: int) -> None:
+def check_machine(model: str, count: int, env: Mapping[str, str]) -> None:
     """Finds out whether `count` servers can run beside each other here.
 
     Two servers on one core starve each other: about one token in a second (facts/vllm.md, "Start").
@@ -145,11 +145,12 @@ def check_machine(model: str, count: int) -> None:
         problem = f"{count} servers need {count} CPU cores, and there are {cores}"
         remedy = "Start fewer servers, or allow this process more cores (taskset, cgroup)."
         raise ServerConfigError(problem, url=LOCAL_SERVER, remedy=remedy)
-    free, needed = _free_memory(), count * _MEMORY.get(model, 0)
+    cache = {**DEFAULT_ENV, **os.environ, **env}["VLLM_CPU_KVCACHE_SPACE"]
+    free, needed = _free_memory(), count * (_MEMORY_GIB.get(model, 0.0) + float(cache))
     if free is not None and free < needed:
         problem = (
-            f"{count} servers of {model} need about {needed / GIB:.0f} GiB of memory, and "
-            f"{free / GIB:.1f} GiB are free"
+            f"{count} servers of {model} need about {needed:.0f} GiB of memory, and {free:.1f} GiB "
+            "are free"
         )
         remedy = "Start fewer servers, or give each less KV cache (VLLM_CPU_KVCACHE_SPACE, GiB)."
         raise ServerConfigError(problem, url=LOCAL_SERVER, remedy=remedy)
@@ -189,11 +190,11 @@ def cores_of_servers() -> list[str]:
     return [str(core) for core in sorted(os.sched_getaffinity(0), reverse=True)]
 
 
-def _free_memory() -> int | None:
-    """Bytes of memory that a new process could use; None when the system does not say."""
+def _free_memory() -> float | None:
+    """GiB of memory that a new process could use; None when the system does not say."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition(":")
             if name == "MemAvailable":
-                return int(value.split()[0]) * 1024
+                return int(value.split()[0]) / 1024**2
     return None

@@ -54,7 +54,7 @@ class ServerMetrics:
     requests_finished: int = 0
     ttft_seconds_sum: float = 0.0
     ttft_count: int = 0
-    cache_config: Mapping[str, str] = field(default_factory=dict)
+    cache_config: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def ttft_seconds_mean(self) -> float | None:

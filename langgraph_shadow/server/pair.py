@@ -105,6 +105,7 @@ class PrefillDecode:
         """
         self._source = str(model)
         self._progress = progress
+        self._env = env or {}
         self.transfer = transfer or Transfer()
         cores = cores_of_servers()
 
@@ -165,7 +166,7 @@ class PrefillDecode:
         """
         check_nixl()
         check_router()
-        check_machine(self._source, 2)
+        check_machine(self._source, 2, self._env)
         try:
             start_servers(self._source, (self.prefill, self.decode), self._progress)
             self.router.start()

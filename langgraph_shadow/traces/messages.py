@@ -137,20 +137,24 @@ def _as_text(value: object) -> str:
 
 def _loaded(message: object) -> BaseMessage:
     from langchain_core.load import load
-    from langchain_core.messages import convert_to_messages, messages_from_dict
+    from langchain_core.messages import BaseMessage, convert_to_messages, messages_from_dict
 
     try:
         if isinstance(message, dict) and "lc" in message:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # `load` is marked beta, and says so each time
-                loaded: BaseMessage = load(message, allowed_objects="messages")
-            return loaded
-        if isinstance(message, dict) and isinstance(message.get("data"), dict):
-            return messages_from_dict([message])[0]
-        return convert_to_messages([message])[0]  # type: ignore[list-item]
+                loaded = load(message, allowed_objects="messages")
+        elif isinstance(message, dict) and isinstance(message.get("data"), dict):
+            (loaded,) = messages_from_dict([message])
+        else:
+            (loaded,) = convert_to_messages([message])  # type: ignore[list-item]
     except (ValueError, TypeError, KeyError, NotImplementedError) as error:
         msg = f"a message in it is of no known form ({type(error).__name__})"
         raise UnknownPromptError(msg) from error
+    if not isinstance(loaded, BaseMessage):
+        msg = f"a message in it is of no known form ({type(loaded).__name__})"
+        raise UnknownPromptError(msg)
+    return loaded
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from langgraph_shadow.errors import ServerConfigError
 from langgraph_shadow.server.cluster import Replicas, check_machine
 
 HERE = Path(__file__).parent
+SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,7 +27,7 @@ def need(*modules: str, servers: int = 2) -> None:
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (make install)")
     try:
-        check_machine("tiny", servers)
+        check_machine("tiny", servers, SMALL)
     except ServerConfigError as error:
         pytest.skip(error.problem)
 
@@ -35,7 +36,7 @@ def need(*modules: str, servers: int = 2) -> None:
 def _replicas() -> Iterator[Replicas]:
     need("vllm_router")
     scheduling = ["--enable-program-scheduling"]
-    with Replicas("tiny", served_model_name="m", router_args=scheduling) as cluster:
+    with Replicas("tiny", served_model_name="m", env=SMALL, router_args=scheduling) as cluster:
         yield cluster
 
 

@@ -85,14 +85,10 @@ def test_loop_closed_without_a_goodbye() -> None:
         assert loop.run_until_complete(main()).error is None
         for task in asyncio.all_tasks(loop):  # what asyncio says of them is not ours to test
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        left = weakref.ref(loop)
         loop.close()
-        del loop, task
         shadow.drain_sync(timeout=0)
         accounted(shadow, fired=1)
         assert run("async", server, shadow, thread="next") == plain
-        gc.collect()
-        assert left() is None
 
 
 def test_nothing_is_left_of_loops_and_shadows() -> None:

@@ -327,9 +327,7 @@ def streamed(entry: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", [plain, with_bodies, streamed])
 async def test_chat_logs(tmp_path: Path, form: Any) -> None:
-    entries = [
-        form(log(i, p, thread_id="t-1", node="agent")) for i, p in enumerate(prompts())
-    ]
+    entries = [form(log(i, p, thread_id="t-1", node="agent")) for i, p in enumerate(prompts())]
     recording = read(tmp_path, entries[::-1])
 
     assert recording.format == "chat"

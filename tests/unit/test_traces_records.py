@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langgraph_shadow.errors import TraceFormatError
@@ -29,6 +29,7 @@ def records(folder: Path, text: str) -> list[tuple[int, Any]]:
     return [(r.line, r.value) for r in read_records(file)]
 
 
+@settings(max_examples=50)
 @given(values=RECORDS, indent=st.sampled_from([None, 1]), name=st.sampled_from(["runs", "spans"]))
 def test_the_same_records_in_every_layout(
     tmp_path_factory: pytest.TempPathFactory, values: list[Any], indent: int | None, name: str
