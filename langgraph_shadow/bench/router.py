@@ -28,8 +28,15 @@ THREADS = 9
 
 BATCHES = 3
 ANSWER_TOKENS = 8
+TOOL_SECONDS = 0.5
+
+CRAMPED = ("--max-model-len", "2048", "--num-gpu-blocks-override", "96")
+"""vLLM flags for a cache of 3 072 tokens (blocks of 32), which holds about half of the threads."""
+
+SCHEDULING = ("--enable-program-scheduling",)
 DRAIN_S = 120.0
-COLUMNS = {
+GROUP: str | None = None
+COLUMNS: Mapping[str, str] = {
     "arm": "arm",
     "requests": "requests\nper server",
     "orchestrator_cached": "orchestrator,\ncached",
@@ -140,10 +147,61 @@ async def run(
     )
 
 
+async def run_cramped(
+    cluster: Replicas,
+    *,
+    threads: int = THREADS,
+    batches: int = BATCHES,
+    say: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Run more threads than fit into the cache, with and without hints to the scheduler.
+
+    Args:
+        cluster: One server started with `CRAMPED`, behind vllm-router with `SCHEDULING`.
+        threads: Agents at once.
+        batches: Tool batches of each.
+        say: Told what is being done.
+    """
+    one = cluster.servers[0]
+    target = replace(
+        await asyncio.to_thread(Target.at, one.base_url, one.model), base_url=cluster.base_url
+    )
+    rows = []
+    for name, hints in (("cramped, no hints", False), ("cramped, hints", True)):
+        say(name)
+        arm = Arm(name, cluster.base_url, Affinity.for_router("vllm-router", hints=hints))
+        async with target.session() as session:
+            found = await sample(
+                session,
+                arm,
+                [one.root_url],
+                threads=threads,
+                batches=batches,
+                seconds=TOOL_SECONDS,
+            )
+        rows.append({**_row(name, found, {}), "as_on_one": None})
+    return Report(
+        bench="router",
+        settings={"cramped_threads": threads, "tool_seconds": TOOL_SECONDS},
+        rows=rows,
+        summary={row["arm"]: row["orchestrator_cached"] for row in rows},
+        notes=[
+            "The cramped arms have one server whose cache holds about half of the threads, and "
+            "vllm-router's program scheduling in front of it."
+        ],
+    )
+
+
 async def sample(
-    session: Session, arm: Arm, workers: Sequence[str], *, threads: int, batches: int
+    session: Session,
+    arm: Arm,
+    workers: Sequence[str],
+    *,
+    threads: int,
+    batches: int,
+    seconds: float = 0.0,
 ) -> Sample:
-    """Run all threads at once under one arm."""
+    """Run all threads at once under one arm, with tools that take so many seconds."""
     salt = {"extra_body": {"cache_salt": fresh_salt()}}
     settings = session.settings(max_tokens=ANSWER_TOKENS, batches=batches, **salt)
     llm = arm.model(**settings)
@@ -165,7 +223,7 @@ async def sample(
 
     async def agent(number: int) -> None:
         thread = f"thread {number}"
-        graph = looping_agent(shadow.watch(llm), search_tool(thread, (0.0,)), shadow)
+        graph = looping_agent(shadow.watch(llm), search_tool(thread, (seconds,)), shadow)
         config: RunnableConfig = {"configurable": {"thread_id": thread}, "callbacks": [watch]}
         await graph.ainvoke(_question(thread), config)
 

@@ -13,12 +13,13 @@ from typing import Protocol
 import typer
 from rich.console import Console
 
-from langgraph_shadow.bench import cost, harm, overhead, plots, prediction, ttft
+from langgraph_shadow.bench import cost, harm, overhead, plots, prediction, router, ttft
 from langgraph_shadow.bench.report import Report, Row, load, machine, table_of, versions
 from langgraph_shadow.bench.research import QUESTIONS
 from langgraph_shadow.bench.target import Target
 from langgraph_shadow.bench.trajectories import Trajectory
 from langgraph_shadow.errors import TraceFormatError
+from langgraph_shadow.server.cluster import Replicas
 from langgraph_shadow.server.local import LocalServer
 from langgraph_shadow.server.models import EMBEDDED_MODELS
 from langgraph_shadow.server.progress import TerminalProgress
@@ -185,6 +186,29 @@ class BenchRun:
                 return _of(target, asyncio.run(run))
 
         return self.publish(ttft, make)
+
+    def router(self) -> Report:
+        """What is found through a router, and what hints do when the cache is too small."""
+        threads, batches = (3, 1) if self.quick else (router.THREADS, router.BATCHES)
+
+        def make() -> Report:
+            progress = TerminalProgress(self.errors)
+            with Replicas(self.server_model, progress=progress) as cluster:
+                spread = asyncio.run(
+                    router.run(cluster, threads=threads, batches=batches, say=self.say)
+                )
+            cramped = Replicas(
+                self.server_model,
+                count=1,
+                extra_args=router.CRAMPED,
+                router_args=router.SCHEDULING,
+                progress=progress,
+            )
+            with cramped:
+                run = router.run_cramped(cramped, threads=threads, batches=batches, say=self.say)
+                return spread.joined(asyncio.run(run))
+
+        return self.publish(router, make)
 
     def harm(self, minutes: float) -> Report:
         """The orchestrator's times beside shadows."""

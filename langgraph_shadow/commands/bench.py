@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import httpx
+import httpx2
 import openai
 import typer
 
@@ -107,6 +109,18 @@ def harm(
 
 
 @bench.command()
+def router(
+    server_model: ServerModel = "tiny",
+    as_json: AsJson = False,
+    out: Out = OUT,
+    quick: Quick = False,
+) -> None:
+    """Cached tokens through vllm-router by what requests say of their session; two replicas."""
+    with _explained():
+        BenchRun(None, None, server_model, as_json, out, quick).router()
+
+
+@bench.command()
 def prediction(
     base_url: BaseUrl = None,
     model: Model = None,
@@ -164,6 +178,9 @@ def run_all(
                 failed |= bool(part().summary.get("unexplained"))
         except typer.Exit:
             failed = True
+        except Exception as error:  # a bug in one of them must not cost the others their half hour
+            typer.echo(f"error: {error!r}", err=True)
+            failed = True
     if failed:
         raise typer.Exit(1)
 
@@ -175,15 +192,17 @@ def export(
     tools: Tools = None,
     language: Annotated[str, typer.Option(help="Language of the updates.")] = "English",
     tool_seconds: Annotated[float, typer.Option(min=0, help="Seconds that tools take.")] = 0.5,
+    with_branches: Annotated[
+        bool, typer.Option("--branches/--no-branches", help="With branches, or to compare without.")
+    ] = True,
 ) -> None:
     """Write a recorded run with its branches as a workload for aiperf (`dag_jsonl`)."""
+    branches = [user_update(language=language)] if with_branches else []
     with _explained():
-        lines = aiperf_lines(
-            _recorded(trace, tools), [user_update(language=language)], tool_seconds=tool_seconds
-        )
+        lines = aiperf_lines(_recorded(trace, tools), branches, tool_seconds=tool_seconds)
         count = write_aiperf(out, lines)
     typer.echo(
-        f"{out}: {count} conversations, branches included. Run it with:\n"
+        f"{out}: {count} conversations, those of branches included. Run it with:\n"
         f"aiperf profile --model MODEL --url http://HOST:PORT --endpoint-type chat --streaming "
         f"--input-file {out} --custom-dataset-type dag_jsonl --concurrency 4 "
         "--use-server-token-count"
@@ -203,7 +222,7 @@ def _explained() -> Iterator[None]:
         _fail(str(error), 2)
     except ShadowError as error:
         _fail(str(error), 1)
-    except openai.APIError as error:
+    except (openai.APIError, httpx2.HTTPError, httpx.HTTPError) as error:
         _fail(f"the model server failed during the run: {error}", 1)
 
 

@@ -12,6 +12,7 @@ import typer
 from langgraph_shadow.errors import ServerConfigError
 from langgraph_shadow.server.cluster import Replicas
 from langgraph_shadow.server.local import LocalServer
+from langgraph_shadow.server.pair import PrefillDecode
 from langgraph_shadow.server.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -43,13 +44,25 @@ def serve(
     replicas: Annotated[
         int, typer.Option(min=1, help="Servers on cores of their own, behind vllm-router.")
     ] = 1,
+    pd: Annotated[
+        bool, typer.Option("--pd", help="A prefill and a decode server that share KV both ways.")
+    ] = False,
 ) -> None:
     """Start a local vLLM server on the CPU, or several; any other flag goes to vLLM."""
     progress = TerminalProgress()
+    if (pd or replicas > 1) and cpus is not None:
+        msg = "--cpus is for one server; several are pinned to cores of their own"
+        raise typer.BadParameter(msg)
+    if pd and replicas > 1:
+        msg = "--pd starts one server of each kind; it goes without --replicas"
+        raise typer.BadParameter(msg)
+    if pd:
+        pair = PrefillDecode(model, port=port, extra_args=ctx.args, progress=progress)
+        proxy = f"--prefill {pair.prefill.root_url} --decode {pair.decode.root_url}"
+        parts = {"prefill": pair.prefill, "decode": pair.decode}
+        lines = [*_where(parts), f"router log={pair.router.log_path}", str(pair.transfer)]
+        _run(pair, pair, [*lines, f"for KV return: python examples/pd_proxy.py {proxy}"])
     if replicas > 1:
-        if cpus is not None:
-            msg = "--cpus is for one server; replicas are pinned to cores of their own"
-            raise typer.BadParameter(msg)
         cluster = Replicas(model, count=replicas, port=port, extra_args=ctx.args, progress=progress)
         parts = {f"replica {i}": s for i, s in enumerate(cluster.servers, 1)}
         _run(cluster, cluster, [*_where(parts), f"router log={cluster.router.log_path}"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -78,3 +78,26 @@ class Options(BaseModel):
     warm_up: bool = False
     prefill_ahead: bool = False
     priority: int | Literal["auto"] | None = "auto"
+
+
+class Limits(TypedDict, total=False):
+    """The keyword arguments of `Shadow` that set a limit; `Options` explains each."""
+
+    deadline: float
+    head_start: float
+    timeout: float
+    max_in_flight: int
+    max_waiting: int
+    max_tokens_per_minute: int | None
+    max_queue: int | None
+    max_kv_usage: float | None
+    max_slowdown: float | None
+    max_failures: int
+    cool_down: float
+    late: Late
+    max_new_tokens: int
+    max_threads: int
+    splice: bool
+    warm_up: bool
+    prefill_ahead: bool
+    priority: int | Literal["auto"] | None

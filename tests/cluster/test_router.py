@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx2
@@ -84,7 +85,6 @@ async def test_a_replica_that_dies_costs_a_miss_and_nothing_else(replicas: Repli
     assert killer.answers == 4  # the run went on to its end
     assert len(shadow.ledger) == 3
     rows = sorted(shadow.ledger, key=lambda row: row.at)
-    print([(r.verdict, r.reason, r.predicted, r.cached, r.miss) for r in rows])
     first, *rest = rows
     assert first.miss == "wrong replica or evicted", first
     assert "missed (wrong replica or evicted)" in shadow.ledger.summary()
@@ -101,3 +101,55 @@ async def test_the_router_speaks_of_the_servers(replicas: Replicas) -> None:
     assert models["data"][0]["id"] == "m"
     assert tokens["count"] > 0
     assert fetch_metrics(replicas.root_url).block_size == 32
+
+
+async def test_the_router_knows_parents_and_children(replicas: Replicas) -> None:
+    llm = ChatOpenAI(
+        base_url=replicas.base_url,
+        model=replicas.model,
+        api_key="x",
+        temperature=0,
+        max_tokens=16,
+        stream_usage=True,
+        use_responses_api=False,
+        http_async_client=DefaultAsyncHttpxClient(),
+    )
+    affinity = Affinity.for_router("vllm-router", hints=True)
+    shadow = Shadow(llm, branches=[user_update()], affinity=affinity, guard="reject")
+    graph = hand_built(shadow.watch(llm), batches=2).compile()
+    programs: dict[str, dict[str, Any]] = {}
+    over = asyncio.Event()
+
+    async def look() -> None:
+        async with httpx2.AsyncClient(base_url=replicas.root_url, trust_env=False) as http:
+            while not over.is_set():
+                shown = (await http.get("/scheduling/diagnostics")).json()
+                for rank in shown["ranks"]:
+                    programs.update({p["program"]: p for p in rank["programs"]})
+                await asyncio.sleep(0)
+
+    async def agent() -> None:
+        for thread in ("first", "second", "third"):  # the router is asked beside the first
+            config: Any = {"configurable": {"thread_id": thread}}
+            question: Any = {"messages": [("user", f"How fast do glaciers retreat? ({thread})")]}
+            async for _ in graph.astream(question, config, stream_mode=["messages", "custom"]):
+                pass
+            await shadow.drain(timeout=120)
+        over.set()
+
+    await asyncio.gather(agent(), look())
+    await shadow.aclose()
+    known = {p["root_program_id"]: p for p in programs.values() if p["agent_role"] != "shadow"}
+    children = [p for p in programs.values() if p["agent_role"] == "shadow"]
+    assert children
+    for child in children:
+        parent = known[child["parent_program_id"]]
+        assert parent["agent_role"] == "orchestrator"
+        assert parent["agent_id"] == "agent"
+        assert parent["session_id"] == child["session_id"]
+        assert child["blocks_parent"] is child["expected_resume"] is False
+        assert child["spawn_reason"] == "user_update"
+        assert child["expected_output_tokens"] == user_update().max_tokens
+    assert shadow.ledger.guard == ()
+    assert all(row.verdict in ("update", "skip") for row in shadow.ledger), list(shadow.ledger)
+    assert all(row.predicted == row.cached for row in shadow.ledger)

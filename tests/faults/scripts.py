@@ -8,7 +8,6 @@ import json
 from typing import Any
 
 from tests.faults.server import (
-    SENTENCE,
     Reply,
     Script,
     chunk,
@@ -147,7 +146,7 @@ async def not_http(reply: Reply) -> None:
     await reply.writer.drain()
 
 
-async def endless_tool_call(reply: Reply) -> None:
+async def tool_call(reply: Reply) -> None:
     """A tool call although none was allowed."""
     call = {"index": 0, "id": "c", "type": "function"}
     function = {"name": "search", "arguments": json.dumps({"topic": "more"})}
@@ -166,15 +165,9 @@ def from_the_second(good: Script, bad: Script) -> Script:
     return script
 
 
-def only_first(bad: Script, good: Script) -> Script:
-    """The first request is served badly, every later one well."""
-    return from_the_second(bad, good)
-
-
 BAD_UTF8 = b'data: {"choices": [{"index": 0, "delta": {"content": "\xff\xfe"}}]}\n\n'
 HTML = b"<!doctype html><html><body><h1>502 Bad Gateway</h1><script>x()</script></body></html>"
 TOO_LONG = (
     "This model's maximum context length is 64 tokens. However, your request has 900 input tokens."
 )
-GOOD_SENTENCE = answer(SENTENCE)
 WRONG_BLOCKS = page(metrics_page(64), kind="text/plain")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import socket
 import struct
@@ -204,8 +203,8 @@ class FaultServer:
         metrics: What `/metrics` gets.
         arrived: Set when a branch's request has come.
         go: For scripts that wait for the test.
-        branches: Branch requests seen.
         evicting: Whether the cache forgets everything before each branch.
+        requests: Requests seen, by path.
     """
 
     branch: Script = serve_chat
@@ -217,7 +216,6 @@ class FaultServer:
     evicting: bool = False
     arrived: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
-    branches: int = 0
     requests: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -225,7 +223,6 @@ class FaultServer:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
-        self._counter = itertools.count()
 
     @property
     def base_url(self) -> str:
@@ -328,7 +325,6 @@ class FaultServer:
             return others[path]
         branch = path == "/v1/completions" or is_branch(body)
         if branch:
-            self.branches += 1
             self.arrived.set()
         return (
             self.completion if path == "/v1/completions" else self.branch if branch else serve_chat

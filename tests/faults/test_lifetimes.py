@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import select
 import signal
@@ -345,13 +344,11 @@ def test_two_hundred_at_once(mode: Mode) -> None:
     assert {row.verdict for row in shadow.ledger} <= {"update", "shed"}
 
 
-def test_messages_are_plain() -> None:
-    """The comparison itself can fail: two different runs leave two different outcomes."""
+def test_the_comparison_can_fail() -> None:
+    """Two different runs leave two different outcomes."""
+
+    def fail(_: int) -> None:
+        raise RuntimeError("stop")
+
     with FaultServer() as server:
-        one = run("sync", server)
-
-        def fail(_: int) -> None:
-            raise RuntimeError("stop")
-
-        assert run("sync", server, hook=fail) != one
-        assert json.dumps(one.messages)
+        assert run("sync", server, hook=fail) != run("sync", server)

@@ -71,7 +71,7 @@ FAULTS = [
     Fault("empty-stream", "failed", "before its first token", scripts.events()),
     Fault("html", "failed", "before its first token", scripts.page(scripts.HTML)),
     Fault("json-for-stream", "failed", "", scripts.page(b"{}", kind="application/json")),
-    Fault("tool-call", "skip", "tool call", scripts.endless_tool_call),
+    Fault("tool-call", "skip", "tool call", scripts.tool_call),
     Fault("html-as-text", "skip", "", words("<script>alert(1)</script><h1>Hello</h1>")),
     Fault("ten-thousand", "skip", "", words("word " * scripts.LONG, "length")),
     Fault("nothing", "skip", "", words("")),

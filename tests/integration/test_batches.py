@@ -253,8 +253,9 @@ async def test_finished_results_are_computed_ahead(llm: ChatOpenAI, vllm_server:
     builder = hand_built(llm, batches=1, parallel=2, tools_node=node)
     run = asyncio.create_task(shadow.attach(builder.compile()).ainvoke(asked()))
     before = vllm_server.requests_seen()
-    while vllm_server.requests_seen() < before + 2:  # the model call and the prefill
-        await asyncio.sleep(0.05)  # noqa: ASYNC110 - the server's counter can only be polled
+    # the model call and the prefill; the server's counter can only be polled
+    while vllm_server.requests_seen() < before + 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
     release.set()
     await run
     assert await shadow.drain(timeout=60)

@@ -21,7 +21,8 @@ async def test_readme(vllm_server: VllmServer, llm: Any) -> None:
     code = "\n".join(blocks)
     code = code.replace("http://127.0.0.1:8000/v1", vllm_server.base_url)
     code = code.replace("served-model", vllm_server.model)
-    code = code.replace('api_key="none"', 'api_key="none", max_tokens=16')  # a random model never stops
+    # a random model never stops by itself
+    code = code.replace('api_key="none"', 'api_key="none", max_tokens=16')
     names: dict[str, Any] = {
         "graph": hand_built(llm).compile(),
         "inputs": {"messages": [("user", f"How fast do glaciers retreat? ({uuid4()})")]},

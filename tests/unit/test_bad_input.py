@@ -12,6 +12,7 @@ from langgraph.graph import MessagesState, StateGraph
 
 from langgraph_shadow import Branch, Shadow, user_update
 from langgraph_shadow.runner.once import Once
+from langgraph_shadow.runner.options import Limits, Options
 
 LLM = ChatOpenAI(base_url="http://127.0.0.1:9/v1", api_key="x", model="m", use_responses_api=False)
 
@@ -32,7 +33,7 @@ def test_an_option_is_refused_by_name(options: dict[str, Any], says: str) -> Non
 
 
 def test_a_model_that_speaks_another_protocol() -> None:
-    with pytest.raises(TypeError, match="ChatOpenAI.*FakeListChatModel"):
+    with pytest.raises(TypeError, match=r"ChatOpenAI.*FakeListChatModel"):
         Shadow(FakeListChatModel(responses=["x"]))  # type: ignore[arg-type]
 
 
@@ -66,3 +67,8 @@ def test_a_thing_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         once.warn(log, "key", "said %s", "once")
     assert [r.getMessage() for r in caplog.records] == ["said once"]
+
+
+def test_every_limit_is_a_typed_keyword() -> None:
+    keywords = set(Limits.__annotations__) | {"guard", "launch"}
+    assert keywords == set(Options.model_fields)

@@ -139,6 +139,14 @@ def test_a_workload_holds_the_recorded_prompts_and_a_branch_per_batch() -> None:
     assert "structured_outputs" in forks[1]["turns"][0]["extra"]
 
 
+def test_without_branches_the_orchestrator_is_the_same() -> None:
+    (alone,) = aiperf_lines([RECORDING], [])
+    beside, *_ = aiperf_lines([RECORDING], [user_update()])
+    for turn in beside["turns"]:
+        turn.pop("forks", None)
+    assert alone == beside
+
+
 def test_without_tools_nothing_speaks_of_them() -> None:
     lines = list(aiperf_lines([Trajectory("r", MESSAGES)], [user_update()]))
     assert "tool_choice" not in json.dumps(lines)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.scripted import agent, ask, scripted
-from benchmarks.soak import idle_thread_kb, soak
+from benchmarks.soak import idle_thread_kb, soak, wait_for_rest
 from langgraph_shadow import Branch, Shadow
 from langgraph_shadow.delivery.sinks import StreamTarget
 from langgraph_shadow.guard import guard as guard_module
@@ -35,6 +35,7 @@ async def converse(server: FaultServer, shadow: Shadow, graph: Any, threads: int
         await ask(graph, f"thread {number}", "How fast does ice retreat?")
     assert await shadow.drain(timeout=30)
     await shadow.aclose()
+    wait_for_rest()
 
 
 async def result(_: str) -> str:
