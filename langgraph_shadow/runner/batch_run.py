@@ -82,7 +82,7 @@ class BatchRun:
                 self._shed(branch, runner, Refusal("max_waiting", "newer batches were waiting"))
                 return
             try:
-                refusal = await runner.refusal()
+                refusal = await runner.refusal() or await runner.gone(branch)
                 if refusal is not None:
                     self._shed(branch, runner, refusal)
                     return

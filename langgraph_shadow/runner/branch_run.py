@@ -21,6 +21,7 @@ from langgraph_shadow.errors import AlignmentError
 from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.budget import Budget, Refusal
 from langgraph_shadow.runner.engine import Answer, never
+from langgraph_shadow.runner.kv_events import Residency
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.runner.priority import ask_later
@@ -77,6 +78,7 @@ class BranchRun:
         keep: Callable[[Prompt], None],
         question: str,
         hints: Callable[[Branch], Mapping[str, Any]],
+        residency: Residency | None,
     ) -> None:
         """Prepare to run branches.
 
@@ -93,6 +95,7 @@ class BranchRun:
             keep: Remembers a branch's prompt that was computed.
             question: The person's own question, whose links may be repeated.
             hints: Fields that tell a router's scheduler of a branch.
+            residency: The blocks that the server holds, where it tells.
         """
         self.trunk = trunk
         self.budget = budget
@@ -106,6 +109,7 @@ class BranchRun:
         self._keep = keep
         self._question = question
         self._hints = hints
+        self._residency = residency
         self._aligned: dict[str, Aligned] = {}
         self._rendered: dict[int, Rendering] = {}
         self._resident: list[Rendering] = []
@@ -138,6 +142,28 @@ class BranchRun:
         """Why no branch may leave now, or None."""
         budget = self.budget
         return budget.closed() or await budget.pressure(self._server.engine.metrics)
+
+    async def gone(self, branch: Branch) -> Refusal | None:
+        """Why a branch may not leave because its prefix is no longer cached, or None."""
+        if self._residency is None:
+            return None
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                aligned = await self._align(branch)
+        except Exception:
+            return None  # `run` meets the same error and says it
+        held = self._held(aligned)
+        cost = len(aligned.branch) - held if held is not None else 0
+        if cost <= self._options.max_new_tokens:
+            return None
+        return Refusal("kv_events", f"its prefix is gone: it would cost {cost} tokens")
+
+    def _held(self, aligned: Aligned) -> int | None:
+        """Tokens of a branch's prompt whose blocks the server holds; None when it does not tell."""
+        items = aligned.branch.items
+        if self._residency is None or isinstance(items, str):
+            return None
+        return self._residency.held(items, salt=self.trunk.fields.get("cache_salt"))
 
     async def run(
         self, branch: Branch, *, on_first_token: Callable[[], None] = lambda: None
@@ -196,9 +222,10 @@ class BranchRun:
                 self._keep(aligned.prompt)
             on_first_token()
 
+        held = self._held(aligned)
         stops = () if branch.schema else SENTENCE_STOPS
         answer = await self._send(branch, aligned, stops, computed)
-        miss = self._check(aligned, answer, predicted)
+        miss = self._check(aligned, answer, predicted, held)
         verdict = self._read(branch, aligned, answer)
         if answer.stop_reason in stops and not _ended(branch, aligned, answer.text):
             watch = SentenceWatch(branch, thinking_open=_thinking_open(aligned))
@@ -300,7 +327,9 @@ class BranchRun:
             on_first_token=on_first_token,
         )
 
-    def _check(self, aligned: Aligned, answer: Answer, predicted: int | None) -> str:
+    def _check(
+        self, aligned: Aligned, answer: Answer, predicted: int | None, held: int | None
+    ) -> str:
         """Compare what the server did with what was predicted; returns why it fell far short."""
         url = self._server.engine.root_url
         if answer.prompt_tokens is not None and answer.cached is None:
@@ -327,7 +356,11 @@ class BranchRun:
         if answer.cached >= predicted - _DISTRUST_BLOCKS * self._server.block_size:
             return ""
         self._ladder.distrust(self.trunk)
-        return "another prompt" if other_prompt else "wrong replica or evicted"
+        if other_prompt:
+            return "another prompt"
+        if held is None:
+            return "wrong replica or evicted"
+        return "wrong replica" if held > answer.cached else "evicted"
 
     def _read(self, branch: Branch, aligned: Aligned, answer: Answer) -> Verdict:
         system = next((m["content"] for m in self.trunk.messages if m["role"] == "system"), "")

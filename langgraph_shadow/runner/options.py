@@ -54,6 +54,8 @@ class Options(BaseModel):
         priority: vLLM's request priority for branches (larger is later). `auto` sends one that is
             later than the orchestrator's and stops when the server refuses it; vLLM acts on it
             with `--scheduling-policy priority` and ignores it otherwise. None sends none.
+        kv_events: ZMQ endpoint of the server's KV events (`--kv-events-config`). A branch whose
+            prefix is gone, so that it would compute more than `max_new_tokens`, is shed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -78,6 +80,7 @@ class Options(BaseModel):
     warm_up: bool = False
     prefill_ahead: bool = False
     priority: int | Literal["auto"] | None = "auto"
+    kv_events: str | None = None
 
 
 class Limits(TypedDict, total=False):

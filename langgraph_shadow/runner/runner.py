@@ -30,6 +30,7 @@ from langgraph_shadow.runner.budget import Budget
 from langgraph_shadow.runner.errands import Errands, Work
 from langgraph_shadow.runner.hints import Hints
 from langgraph_shadow.runner.intake import Call, Intake
+from langgraph_shadow.runner.kv_events import KVEvents, Residency
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.runner.overtaken import unless_overtaken
@@ -99,6 +100,7 @@ class Runner:
         self._hosts = hosts
         self._once = once
         self._hints = hints
+        self._residency, self._events = _listen(options.kv_events)
         self._redact = redact
         self._base_url = str(llm.root_client.base_url).rstrip("/")
         self._intake = Intake(llm, max_lines=options.max_threads)
@@ -196,6 +198,8 @@ class Runner:
 
     async def aclose(self) -> None:
         """Close the connections of every event loop."""
+        if self._events is not None:
+            self._events.stop()
         here = self._hosts.current()
         for host, server in list(self._servers.items()):
             if host is here:
@@ -337,6 +341,7 @@ class Runner:
             keep=keep,
             question=_question(batch.trunk),
             hints=hint,
+            residency=self._residency if run.mode == "shared" else None,
         )
 
     def _due(self, batch: Batch) -> list[Branch]:
@@ -388,6 +393,16 @@ class Runner:
         async with server.use():
             await server.find_out(self._once)
             yield server
+
+
+def _listen(endpoint: str | None) -> tuple[Residency | None, KVEvents | None]:
+    """Listen to a server's KV events, where an endpoint is given."""
+    if endpoint is None:
+        return None, None
+    residency = Residency()
+    events = KVEvents(endpoint, residency)
+    events.start()
+    return residency, events
 
 
 def _question(trunk: Trunk) -> str:

@@ -22,6 +22,7 @@ from openai import DefaultAsyncHttpxClient
 from langgraph_shadow import Affinity, Shadow, user_update
 from langgraph_shadow.bench.looping import Looping, looping_agent
 from langgraph_shadow.server.local import free_port
+from langgraph_shadow.server.metrics import fetch_metrics
 from langgraph_shadow.server.pair import PrefillDecode, Transfer
 from langgraph_shadow.trunk.model import TrunkKey
 from tests.cluster.conftest import SMALL, need
@@ -60,7 +61,7 @@ class Pair:
         """Answers are words of one token each, so that their text has one spelling in tokens."""
         return {"allowed_token_ids": self.words, "ignore_eos": True}
 
-    def ask(self, url: str, messages: Sequence[Any], **fields: Any) -> str:
+    def ask(self, url: str, messages: Sequence[Any], *, headers: Any = None, **fields: Any) -> str:
         body = {
             "model": self.servers.model,
             "messages": list(messages),
@@ -70,7 +71,7 @@ class Pair:
             **fields,
         }
         path = f"{url}/v1/chat/completions"
-        answer = httpx2.post(path, json=body, timeout=TIMEOUT_S, trust_env=False)
+        answer = httpx2.post(path, json=body, headers=headers, timeout=TIMEOUT_S, trust_env=False)
         answer.raise_for_status()
         text: str = answer.json()["choices"][0]["message"]["content"]
         return text
@@ -139,6 +140,24 @@ def test_blocks_come_back_and_the_answers_are_those_of_one_server(pair: Pair) ->
         assert (report["prefill_cached"] > 0) is (turn > 0)
         assert report["prefill_cached"] == (report["handle_tokens"] or 0)
         messages = then(messages, answer, f"And then? {turn}")
+
+
+def test_the_router_alone_gives_nothing_back(pair: Pair) -> None:
+    """Why there is a proxy: vllm-router sends a request on, but keeps no handle between turns."""
+    messages, session = opening(), uuid4().hex
+    before = _read_back(pair)
+    for turn in range(2):
+        url = pair.servers.root_url
+        answer = pair.ask(url, messages, headers={"X-Session-ID": session})
+        assert answer == pair.alone(messages)
+        messages = then(messages, answer, f"And then? {turn}")
+    assert _read_back(pair) == before
+
+
+def _read_back(pair: Pair) -> int:
+    """Tokens that the prefill server has read from the decode server."""
+    sources = fetch_metrics(pair.servers.prefill.root_url).prompt_tokens_by_source
+    return sources["external_kv_transfer"]
 
 
 def test_why_a_branch_must_not_share_the_conversation(pair: Pair) -> None:
