@@ -28,7 +28,7 @@ from langgraph_shadow.guard.price import price
 from langgraph_shadow.guard.repair import Repair
 from langgraph_shadow.guard.report import Kind, Report
 from langgraph_shadow.runner.affinity import Route
-from langgraph_shadow.runner.intake import Call
+from langgraph_shadow.runner.lines import Call
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.runner import Runner
 from langgraph_shadow.runner.server import Server

@@ -10,17 +10,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from langgraph_shadow.alignment.render import Prompt
 from langgraph_shadow.delivery.sinks import StreamTarget
-from langgraph_shadow.delivery.tracers import Tracer
-from langgraph_shadow.delivery.traces import Cause
 from langgraph_shadow.hosts import Host
 from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.batch import Batch
+from langgraph_shadow.runner.lines import Answered, Call, Line, LineKey
 from langgraph_shadow.trunk.model import Message, ToolBatch, Trunk
 from langgraph_shadow.trunk.wire import wire_messages
 
@@ -30,90 +27,6 @@ if TYPE_CHECKING:
 
 _REMEMBERED_BATCHES = 64
 _REMEMBERED_ANSWERS = 8
-
-LineKey = tuple[str, str]
-"""Thread and checkpoint namespace: the history that tool batches belong to."""
-
-
-@dataclass(eq=False, slots=True)
-class Call:
-    """One model call of the orchestrator, from its start to its answer."""
-
-    run_id: UUID
-    trunk: Trunk
-    origin: str
-    route: Route
-    root: UUID | None
-    step: int | None
-    target: StreamTarget | None
-    streams: bool
-    cause: Cause | None = None
-    tracers: tuple[Tracer, ...] = ()
-    started: float = field(default_factory=time.perf_counter)
-    first_token_at: float | None = None
-    batch: Batch | None = None
-
-
-@dataclass(eq=False, slots=True)
-class _Answered:
-    """An assistant message with tool calls, waiting for its results."""
-
-    call: Call
-    message: Message
-    message_id: str | None
-    call_ids: tuple[str, ...]
-    results: dict[str, Message] = field(default_factory=dict)
-    ahead: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class Line:
-    """The state of one history.
-
-    Attributes:
-        answers: Assistant messages whose tool results are awaited.
-        fired: The batches that were fired, by call ids: their place and assistant message.
-        pending: The batches whose branches have not finished.
-        mirrored: The newest branch prompt that a mirror model was sent.
-        last_call: The newest model call; None when nothing more can come of it.
-        known: Whether any model call was seen.
-        final: Whether the newest answer had no tool calls, so that no results are awaited.
-        count: Batches fired before the newest one.
-        streams: Whether its model calls are known to stream.
-    """
-
-    answers: list[_Answered] = field(default_factory=list)
-    fired: OrderedDict[tuple[str, ...], tuple[int, str | None]] = field(default_factory=OrderedDict)
-    pending: list[Batch] = field(default_factory=list)
-    mirrored: Prompt | None = None
-    last_call: Call | None = None
-    known: bool = False
-    final: bool = False
-    count: int = -1
-    streams: bool = False
-
-    def rest(self, root: UUID | None) -> bool:
-        """Let go of a run that is over; True when this line was part of it.
-
-        A stream target holds the whole context of its run. Calls whose tools were interrupted are
-        needed when the run is resumed.
-        """
-        calls = [a.call for a in self.answers]
-        own = [c for c in (self.last_call, *calls) if c is not None and c.root == root]
-        for call in own:
-            call.target, call.tracers = None, ()
-        if own and self.final and root is not None:
-            self.answers.clear()
-            self.last_call = None
-        return bool(own)
-
-    def goes_on(self) -> None:
-        """The answer that looked final was not: some graphs make tool calls out of text."""
-        self.final = False
-        for batch in self.pending:
-            if batch.final:
-                batch.final = False
-                batch.went_on.happen()
 
 
 class Intake:
@@ -207,7 +120,7 @@ class Intake:
                     line.rest(None)
             if message is not None and calls:
                 line.answers.append(
-                    _Answered(
+                    Answered(
                         call=call,
                         message=wire_messages(self._llm, [message])[0],
                         message_id=message.id,
@@ -317,7 +230,7 @@ class Intake:
 
     def _answer_for(
         self, line: Line, results: Mapping[str, Message], assistant: BaseMessage | None
-    ) -> _Answered | None:
+    ) -> Answered | None:
         for answered in reversed(line.answers):
             if set(results) <= set(answered.call_ids):
                 return answered
@@ -325,7 +238,7 @@ class Intake:
         ids = tuple(str(c["id"]) for c in calls)
         if assistant is None or line.last_call is None or not set(results) <= set(ids):
             return None
-        answered = _Answered(
+        answered = Answered(
             call=line.last_call,
             message=wire_messages(self._llm, [assistant])[0],
             message_id=assistant.id,

@@ -29,8 +29,9 @@ from langgraph_shadow.runner.branch_run import BranchRun
 from langgraph_shadow.runner.budget import Budget
 from langgraph_shadow.runner.errands import Errands, Work
 from langgraph_shadow.runner.hints import Hints
-from langgraph_shadow.runner.intake import Call, Intake
+from langgraph_shadow.runner.intake import Intake
 from langgraph_shadow.runner.kv_events import KVEvents, Residency
+from langgraph_shadow.runner.lines import Call
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.runner.overtaken import unless_overtaken

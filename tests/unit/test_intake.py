@@ -15,7 +15,8 @@ from langchain_openai import ChatOpenAI
 from langgraph_shadow.hosts import Hosts
 from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.batch import Batch
-from langgraph_shadow.runner.intake import Call, Intake
+from langgraph_shadow.runner.intake import Intake
+from langgraph_shadow.runner.lines import Call
 from langgraph_shadow.trunk.model import Message, Trunk, TrunkKey
 
 LLM = ChatOpenAI(base_url="http://127.0.0.1:9/v1", api_key="x", model="m", use_responses_api=False)
