@@ -62,6 +62,13 @@ class Pair:
         return {"allowed_token_ids": self.words, "ignore_eos": True}
 
     def ask(self, url: str, messages: Sequence[Any], *, headers: Any = None, **fields: Any) -> str:
+        answer = self._send(url, messages, headers=headers, **fields)
+        text: str = answer["choices"][0]["message"]["content"]
+        return text
+
+    def _send(
+        self, url: str, messages: Sequence[Any], *, headers: Any = None, **fields: Any
+    ) -> Any:
         body = {
             "model": self.servers.model,
             "messages": list(messages),
@@ -73,8 +80,13 @@ class Pair:
         path = f"{url}/v1/chat/completions"
         answer = httpx2.post(path, json=body, headers=headers, timeout=TIMEOUT_S, trust_env=False)
         answer.raise_for_status()
-        text: str = answer.json()["choices"][0]["message"]["content"]
-        return text
+        return answer.json()
+
+    def read(self, url: str, messages: Sequence[Any], **fields: Any) -> dict[str, float]:
+        """Log probabilities of the next word."""
+        answer = self._send(url, messages, max_tokens=1, logprobs=True, top_logprobs=20, **fields)
+        tops = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        return {top["token"]: top["logprob"] for top in tops}
 
     def alone(self, messages: Sequence[Any], **fields: Any) -> str:
         """What one server answers that computes everything itself."""
@@ -162,23 +174,29 @@ def _read_back(pair: Pair) -> int:
 
 def test_why_a_branch_must_not_share_the_conversation(pair: Pair) -> None:
     """The connector counts tokens: the branch's blocks are read as if they were the answer's."""
-    messages, conversation = opening(), uuid4().hex
-    answer = pair.ask(pair.url, messages, conversation_id=conversation)
-    told = {"role": "user", "content": "Tell the person in one sentence what was found, please."}
-    pair.ask(pair.url, [*messages, told], conversation_id=conversation)
+    messages = opening()
+    told = {"role": "user", "content": "Tell the person what was found, in one sentence. " * 8}
+    readings = {}
+    for name, branch in (("shared", {"conversation_id": "shared"}), ("own", {})):
+        conversation = {"conversation_id": name}
+        answer = pair.ask(pair.url, messages, **conversation)
+        pair.ask(pair.url, [*messages, told], **branch)
+        following = then(messages, answer, "And what did the people say of it that winter? " * 8)
+        readings[name] = pair.read(pair.url, following, **conversation)
+        report = pair.seen()[-1]
+        assert report["handle"] is True
+        assert report["prefill_cached"] > 0
+    truth = pair.read(pair.servers.decode.root_url, following, cache_salt=uuid4().hex)
+    right, wrong = (distance(readings[name], truth) for name in ("own", "shared"))
+    assert right < 0.05, (right, wrong)
+    assert wrong > 5 * right, (right, wrong)  # computed on wrong tokens, and no error
 
-    following = then(messages, answer, "And what else did the people say of it that winter?")
-    truth = pair.alone(following)
-    shared = pair.ask(pair.url, following, conversation_id=conversation)
-    report = pair.seen()[-1]
-    assert report["handle"] is True
-    assert report["prefill_cached"] > 0
-    assert shared != truth  # wrong tokens, and no error
 
-    other = uuid4().hex
-    assert pair.ask(pair.url, messages, conversation_id=other) == answer
-    pair.ask(pair.url, [*messages, told])  # a branch as it should be: without the name
-    assert pair.ask(pair.url, following, conversation_id=other) == truth
+def distance(one: dict[str, float], other: dict[str, float]) -> float:
+    """The largest difference between two readings of the same words."""
+    both = one.keys() & other.keys()
+    assert both
+    return max(abs(one[word] - other[word]) for word in both)
 
 
 class Agent:
