@@ -104,3 +104,4 @@ class Limits(TypedDict, total=False):
     warm_up: bool
     prefill_ahead: bool
     priority: int | Literal["auto"] | None
+    kv_events: str | None

@@ -86,7 +86,7 @@ def test_a_missing_package_is_one_line_and_exit_2(
     [
         (["--replicas", "2", "--cpus", "0"], "--cpus is for one server"),
         (["--pd", "--replicas", "2"], "--pd starts one server of each kind"),
-        (["--replicas", "0"], "x>=1"),
+        (["--replicas", "0"], "'--replicas'"),
     ],
 )
 def test_flags_that_do_not_go_together(arguments: list[str], said: str) -> None:
