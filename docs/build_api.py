@@ -9,7 +9,7 @@ import griffe
 from griffe2md import ConfigDict, render_object_docs
 
 PUBLIC = [
-    *("langgraph_shadow." + name for name in ("Shadow", "Branch", "ShadowEvent")),
+    *("langgraph_shadow." + name for name in ("Shadow", "Branch", "ShadowEvent", "Affinity")),
     "langgraph_shadow.user_update",
     "langgraph_shadow.fact_check",
     "langgraph_shadow.memory_note",
@@ -19,6 +19,8 @@ PUBLIC = [
     "langgraph_shadow.delivery.ledger.Ledger",
     "langgraph_shadow.delivery.ledger.LedgerRow",
     "langgraph_shadow.delivery.ledger.Totals",
+    "langgraph_shadow.delivery.return_clock.ReturnClock",
+    "langgraph_shadow.delivery.return_clock.ReturnShare",
     "langgraph_shadow.guard.report.Report",
     "langgraph_shadow.errors.ShadowError",
     "langgraph_shadow.errors.PrefixMutationError",

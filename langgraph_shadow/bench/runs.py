@@ -13,7 +13,7 @@ from typing import Protocol
 import typer
 from rich.console import Console
 
-from langgraph_shadow.bench import cost, harm, overhead, plots, prediction, router, ttft
+from langgraph_shadow.bench import cost, harm, overhead, pd, plots, prediction, router, ttft
 from langgraph_shadow.bench.report import Report, Row, load, machine, table_of, versions
 from langgraph_shadow.bench.research import QUESTIONS
 from langgraph_shadow.bench.target import Target
@@ -209,6 +209,19 @@ class BenchRun:
                 return spread.joined(asyncio.run(run))
 
         return self.publish(router, make)
+
+    def pd(self, proxy: Path) -> Report:
+        """What KV return brings, and that shadows take nothing of it."""
+        batches = 1 if self.quick else pd.BATCHES
+        progress = TerminalProgress(self.errors)
+
+        def make() -> Report:
+            run = pd.run(
+                self.server_model, proxy=proxy, batches=batches, progress=progress, say=self.say
+            )
+            return asyncio.run(run)
+
+        return self.publish(pd, make)
 
     def harm(self, minutes: float) -> Report:
         """The orchestrator's times beside shadows."""

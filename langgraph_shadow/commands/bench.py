@@ -14,6 +14,7 @@ import openai
 import typer
 
 from langgraph_shadow.bench.export import aiperf_lines, write_aiperf
+from langgraph_shadow.bench.pd import PROXY
 from langgraph_shadow.bench.report import Report
 from langgraph_shadow.bench.runs import BenchRun
 from langgraph_shadow.bench.trajectories import Trajectory, read_trajectories
@@ -118,6 +119,19 @@ def router(
     """Cached tokens through vllm-router by what requests say of their session; two replicas."""
     with _explained():
         BenchRun(None, None, server_model, as_json, out, quick).router()
+
+
+@bench.command()
+def pd(
+    server_model: ServerModel = "smollm2",
+    proxy: Annotated[Path, typer.Option(help="The conversation proxy to start in front.")] = PROXY,
+    as_json: AsJson = False,
+    out: Out = OUT,
+    quick: Quick = False,
+) -> None:
+    """Later turns on a prefill and a decode server: KV return on and off, shadows on and off."""
+    with _explained():
+        BenchRun(None, None, server_model, as_json, out, quick).pd(proxy)
 
 
 @bench.command()

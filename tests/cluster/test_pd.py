@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +17,7 @@ from openai import DefaultAsyncHttpxClient
 
 from langgraph_shadow import Affinity, Shadow, user_update
 from langgraph_shadow.bench.looping import Looping, looping_agent
-from langgraph_shadow.server.local import free_port
+from langgraph_shadow.bench.pd import Front, front_of
 from langgraph_shadow.server.metrics import fetch_metrics
 from langgraph_shadow.server.pair import PrefillDecode, Transfer
 from langgraph_shadow.trunk.model import TrunkKey
@@ -45,8 +41,8 @@ Message = dict[str, Any]
 class Pair:
     """The two servers and the proxy, as tests see them."""
 
-    def __init__(self, servers: PrefillDecode, url: str, log: Path) -> None:
-        self.servers, self.url, self.log = servers, url, log
+    def __init__(self, servers: PrefillDecode, front: Front) -> None:
+        self.servers, self.front, self.url = servers, front, front.url
         self.words = [ids[0] for word in WORDS if len(ids := self._ids(f" {word}")) == 1]
         assert len(self.words) > len(WORDS) // 2
 
@@ -95,41 +91,19 @@ class Pair:
 
     def seen(self) -> list[Message]:
         """What the proxy reported, oldest first."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        return self.front.reports()
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair() -> Iterator[Pair]:
     need("vllm_router", "nixl")
-    log = tmp_path_factory.mktemp("proxy") / "log"
     # no cache on the prefill server: all that it finds was read back
     transfer = Transfer(kv_recompute_threshold=8)
     servers = PrefillDecode(
         "tiny", served_model_name="m", transfer=transfer, prefill_cache=False, env=SMALL
     )
-    port = free_port()
-    with servers, log.open("wb") as sink:
-        where = ("--prefill", servers.prefill.root_url, "--decode", servers.decode.root_url)
-        command = [sys.executable, str(PROXY), *where, "--port", str(port)]
-        with subprocess.Popen(command, stdout=sink) as proxy:
-            url = f"http://127.0.0.1:{port}"
-            try:
-                _wait_for(url)
-                yield Pair(servers, url, log)
-            finally:
-                proxy.terminate()
-
-
-def _wait_for(url: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            httpx2.get(f"{url}/v1/models", trust_env=False)
-        except httpx2.TransportError:
-            time.sleep(0.1)
-        else:
-            return
-    pytest.fail("the proxy did not answer")
+    with servers, front_of(servers, PROXY) as front:
+        yield Pair(servers, front)
 
 
 def opening() -> list[Message]:

@@ -1,0 +1,203 @@
+"""`pd`: a prefill and a decode server, with and without KV return, with and without shadows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from langchain_core.runnables import RunnableConfig
+
+from langgraph_shadow.bench.looping import Looping, looping_agent, search_tool
+from langgraph_shadow.bench.report import Report, Row, median, ratio
+from langgraph_shadow.bench.stopwatch import Stopwatch
+from langgraph_shadow.bench.target import Target, fresh_salt
+from langgraph_shadow.branches.branch import user_update
+from langgraph_shadow.errors import ServerConfigError
+from langgraph_shadow.runner.affinity import Affinity
+from langgraph_shadow.server.local import free_port
+from langgraph_shadow.server.metrics import fetch_metrics
+from langgraph_shadow.server.pair import PrefillDecode, Transfer
+from langgraph_shadow.server.progress import Progress, silent
+from langgraph_shadow.shadow import Shadow
+
+PROXY = Path("examples/pd_proxy.py")
+BATCHES = 4
+ANSWER_TOKENS = 24
+TOOL_SECONDS = 1.0
+DRAIN_S = 300.0
+START_S = 60.0
+GROUP: str | None = None
+COLUMNS: Mapping[str, str] = {
+    "kv_return": "KV\nreturn",
+    "shadows": "shadows",
+    "ttft_ms": "later turns,\nttft ms",
+    "cached": "later turns,\nfound by prefill",
+    "computed": "prefill server,\ntokens computed",
+    "read_back": "read back\nfrom decode",
+    "renamed": "renamed",
+    "branches": "branches",
+    "wall_s": "wall s",
+}
+
+AFFINITY = Affinity(header="X-Session-ID", conversation=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The proxy in front of a pair.
+
+    Attributes:
+        url: Its address, without `/v1`.
+        log: What it reports, one JSON object a line.
+    """
+
+    url: str
+    log: Path
+
+    def reports(self) -> list[dict[str, Any]]:
+        """What it did so far, oldest first."""
+        return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
+
+
+async def run(
+    model: str,
+    *,
+    proxy: Path = PROXY,
+    batches: int = BATCHES,
+    progress: Progress = silent,
+    say: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Run the same agent four times; the prefill server has no prefix cache of its own.
+
+    Args:
+        model: As for `LocalServer`.
+        proxy: The conversation proxy's program.
+        batches: Tool batches of the agent.
+        progress: Told how the servers start.
+        say: Told what is being done.
+
+    Raises:
+        ServerConfigError: The proxy is missing or does not answer, or no pair can run here.
+    """
+    rows = []
+    for kv_return in (True, False):
+        transfer = Transfer(kv_return=kv_return)
+        pair = PrefillDecode(model, transfer=transfer, prefill_cache=False, progress=progress)
+        with pair, front_of(pair, proxy) as front:
+            for shadows in (False, True):
+                say(f"KV return {kv_return}, shadows {shadows}")
+                rows.append(await _row(pair, front, shadows=shadows, batches=batches))
+    return Report(
+        bench="pd",
+        settings={"batches": batches, "tool_seconds": TOOL_SECONDS, "transfer": str(Transfer())},
+        rows=rows,
+        summary={
+            f"KV return {row['kv_return']}, shadows {row['shadows']}": row["ttft_ms"]
+            for row in rows
+        },
+        notes=[
+            "The prefill server runs without a prefix cache, so what it finds was read back. "
+            "`renamed` counts turns whose tokens could not be proved to begin the prompt."
+        ],
+    )
+
+
+@contextmanager
+def front_of(pair: PrefillDecode, proxy: Path) -> Iterator[Front]:
+    """The proxy in front of a running pair, for as long as the block runs.
+
+    Raises:
+        ServerConfigError: The proxy is missing or does not answer.
+    """
+    if not proxy.is_file():
+        problem = f"There is no conversation proxy at {proxy}"
+        remedy = "Name one with --proxy; the project's is examples/pd_proxy.py."
+        raise ServerConfigError(problem, url="pd", remedy=remedy)
+    port = free_port()
+    where = ("--prefill", pair.prefill.root_url, "--decode", pair.decode.root_url)
+    command = [sys.executable, str(proxy), *where, "--port", str(port)]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "proxy.log"
+        with log.open("wb") as sink, subprocess.Popen(command, stdout=sink) as process:
+            try:
+                url = f"http://127.0.0.1:{port}"
+                _wait_for(url)
+                yield Front(url, log)
+            finally:
+                process.terminate()
+
+
+def _wait_for(url: str) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        try:
+            httpx2.get(f"{url}/v1/models", trust_env=False)
+        except httpx2.TransportError:
+            time.sleep(0.1)
+        else:
+            return
+    problem = "The conversation proxy did not answer"
+    raise ServerConfigError(problem, url=url, remedy="Run it by hand to see what it says.")
+
+
+async def _row(pair: PrefillDecode, front: Front, *, shadows: bool, batches: int) -> Row:
+    decode = await asyncio.to_thread(Target.at, pair.decode.base_url, pair.model)
+    target = replace(decode, base_url=f"{front.url}/v1")
+    before, seen = _sources(pair), len(front.reports())
+    watch = Stopwatch()
+    async with target.session() as session:
+        salt = {"extra_body": {"cache_salt": fresh_salt()}}
+        llm = Looping(**session.settings(max_tokens=ANSWER_TOKENS, batches=batches, **salt))
+        shadow = Shadow(
+            llm,
+            branches=[user_update()] if shadows else [],
+            affinity=AFFINITY,
+            late="deliver",
+            max_queue=None,
+            max_kv_usage=None,
+            timeout=DRAIN_S,
+            on_event=lambda _: None,
+        )
+        graph = looping_agent(shadow.watch(llm), search_tool("pd", (TOOL_SECONDS,)), shadow)
+        config: RunnableConfig = {"configurable": {"thread_id": "pd"}, "callbacks": [watch]}
+        start = time.perf_counter()
+        question: Any = {"messages": [("user", "What is known?")]}
+        await graph.ainvoke(question, config)
+        wall = time.perf_counter() - start
+        await shadow.drain(timeout=DRAIN_S)
+        await shadow.aclose()
+    after = _sources(pair)
+    own = [r for r in front.reports()[seen:] if r["conversation"] is not None]
+    return {
+        "kv_return": "on" if pair.transfer.kv_return else "off",
+        "shadows": "on" if shadows else "off",
+        "ttft_ms": median(call.ttft_ms for call in watch.calls[1:]),
+        "cached": _share(own[1:]),
+        "cached_per_turn": [r["prefill_cached"] for r in own],
+        "computed": after["local_compute"] - before["local_compute"],
+        "read_back": after["external_kv_transfer"] - before["external_kv_transfer"],
+        "renamed": len({r["conversation"] for r in own}) - 1,
+        "branches": len(shadow.ledger),
+        "wall_s": round(wall, 3),
+    }
+
+
+def _share(turns: Sequence[Mapping[str, Any]]) -> float | None:
+    return ratio(
+        sum(t["prefill_cached"] or 0 for t in turns), sum(t["prompt_tokens"] for t in turns)
+    )
+
+
+def _sources(pair: PrefillDecode) -> Mapping[str, int]:
+    found = fetch_metrics(pair.prefill.root_url).prompt_tokens_by_source
+    return {name: found.get(name, 0) for name in ("local_compute", "external_kv_transfer")}
