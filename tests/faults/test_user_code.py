@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_shadow import Branch
+from langgraph_shadow import Branch, Shadow
 from langgraph_shadow.delivery.events import ShadowEvent
 from langgraph_shadow.delivery.sinks import FunctionSink, QueueSink
 from langgraph_shadow.hosts import Hosts
@@ -16,6 +16,7 @@ from tests.faults.harness import (
     BATCHES,
     MODES,
     Mode,
+    Outcome,
     accounted,
     async_agent,
     run,
@@ -62,6 +63,13 @@ def test_on_event_blocks(mode: Mode) -> None:
         go.wait(30)
         seen.append(event)
 
+    async def arun(server: FaultServer, shadow: Shadow) -> Outcome:
+        async with async_agent(server, shadow) as agent:
+            outcome: Outcome = await agent.arun()
+        while len(shadow.ledger) < BATCHES:
+            await shadow.drain(timeout=0.05)
+        return outcome
+
     with FaultServer() as server:
         plain = run(mode, server)
         shadow = shadow_on(server, on_event=block)
@@ -71,7 +79,7 @@ def test_on_event_blocks(mode: Mode) -> None:
             while len(shadow.ledger) < BATCHES:
                 shadow.drain_sync(timeout=0.05)
         else:
-            assert run(mode, server, shadow) == plain
+            assert asyncio.run(arun(server, shadow)) == plain
         assert seen == []
         accounted(shadow, fired=BATCHES)
         go.set()
