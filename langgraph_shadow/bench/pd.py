@@ -125,7 +125,8 @@ def front_of(pair: PrefillDecode, proxy: Path) -> Iterator[Front]:
         raise ServerConfigError(problem, url="pd", remedy=remedy)
     port = free_port()
     where = ("--prefill", pair.prefill.root_url, "--decode", pair.decode.root_url)
-    command = [sys.executable, str(proxy), *where, "--port", str(port)]
+    ttl = ("--ttl", str(pair.transfer.decoder_kv_blocks_ttl))
+    command = [sys.executable, str(proxy), *where, "--port", str(port), *ttl]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "proxy.log"
         with log.open("wb") as sink, subprocess.Popen(command, stdout=sink) as process:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -58,7 +58,7 @@ class Line:
         answers: Assistant messages whose tool results are awaited.
         fired: The batches that were fired, by call ids: their place and assistant message.
         pending: The batches whose branches have not finished.
-        mirrored: The newest branch prompt that a mirror model was sent.
+        mirrored: The newest prompts that a mirror model was sent; batches may overtake each other.
         last_call: The newest model call; None when nothing more can come of it.
         known: Whether any model call was seen.
         final: Whether the newest answer had no tool calls, so that no results are awaited.
@@ -69,7 +69,7 @@ class Line:
     answers: list[Answered] = field(default_factory=list)
     fired: OrderedDict[tuple[str, ...], tuple[int, str | None]] = field(default_factory=OrderedDict)
     pending: list[Batch] = field(default_factory=list)
-    mirrored: Prompt | None = None
+    mirrored: deque[Prompt] = field(default_factory=lambda: deque(maxlen=3))
     last_call: Call | None = None
     known: bool = False
     final: bool = False

@@ -320,11 +320,11 @@ class Runner:
         def sent() -> list[Prompt]:
             if run.mode == "shared":
                 return [Prompt.of(batch.computed(self._options.launch))]
-            return [line.mirrored] if line.mirrored is not None else []
+            return list(line.mirrored)
 
         def keep(prompt: Prompt) -> None:
             if run.mode == "mirror":
-                line.mirrored = prompt
+                line.mirrored.append(prompt)
 
         def hint(branch: Branch) -> Mapping[str, Any]:
             if run.mode == "mirror":  # another server, perhaps behind no router at all

@@ -98,7 +98,8 @@ class Pair:
 def pair() -> Iterator[Pair]:
     need("vllm_router", "nixl")
     # no cache on the prefill server: all that it finds was read back
-    transfer = Transfer(kv_recompute_threshold=8)
+    # a short lifetime: while blocks are kept, the decode server polls, and here it shares its cores
+    transfer = Transfer(kv_recompute_threshold=8, decoder_kv_blocks_ttl=60)
     servers = PrefillDecode(
         "tiny", served_model_name="m", transfer=transfer, prefill_cache=False, env=SMALL
     )
