@@ -115,7 +115,7 @@ class Result:
     def exact(self) -> bool:
         """Whether every batch is accounted for, once."""
         accounted = self.delivered + self.late + self.skipped + self.failed + self.shed
-        return self.batches == self.fired == accounted and not self.unheard
+        return self.batches == self.fired == accounted
 
     @property
     def clean(self) -> bool:
@@ -245,7 +245,8 @@ def show(result: Result, console: Console) -> None:
     console.print(
         f"fired {result.fired} = {result.delivered} delivered + {result.late} late + "
         f"{result.skipped} skipped + {result.failed} failed + {result.shed} shed: "
-        f"{'exact' if result.exact else 'NOT EXACT'}, in {result.seconds} s"
+        f"{'exact' if result.exact else 'NOT EXACT'}, in {result.seconds} s; "
+        f"{result.unheard} tools did not wait for their verdict to the end"
     )
     for reason, count in result.shed_reasons.items():
         console.print(f"  shed {count}: {reason}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,10 @@ from langgraph_shadow.server.metrics import ServerMetrics, fetch_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# A shell that runs the tests in the background ignores Ctrl-C for them, and so would every server
+# that they start and stop with it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A loaded machine is no bug: examples have no time limit of their own.
 hypothesis.settings.register_profile("default", deadline=None)
