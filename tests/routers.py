@@ -56,6 +56,10 @@ class HashRouter:
                 if router.diagnostics and self.path == "/scheduling/diagnostics":
                     self._answer(200, "application/json", router.diagnostics)
                     return
+                if self.path in ("/health", "/v1/models"):
+                    known = {"object": "list", "data": [{"id": "m", "object": "model"}]}
+                    self._answer(200, "application/json", json.dumps(known).encode())
+                    return
                 self._forward(b"")
 
             def do_POST(self) -> None:

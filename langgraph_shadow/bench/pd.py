@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +23,8 @@ from langgraph_shadow.bench.target import Target, fresh_salt
 from langgraph_shadow.branches.branch import user_update
 from langgraph_shadow.errors import ServerConfigError
 from langgraph_shadow.runner.affinity import Affinity
-from langgraph_shadow.server.local import free_port
+from langgraph_shadow.server.kept import Kept
+from langgraph_shadow.server.local import HOST, free_port
 from langgraph_shadow.server.metrics import fetch_metrics
 from langgraph_shadow.server.pair import PrefillDecode, Transfer
 from langgraph_shadow.server.progress import Progress, silent
@@ -66,7 +66,8 @@ class Front:
 
     def reports(self) -> list[dict[str, Any]]:
         """What it did so far, oldest first."""
-        return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
+        lines = self.log.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 async def run(
@@ -129,13 +130,10 @@ def front_of(pair: PrefillDecode, proxy: Path) -> Iterator[Front]:
     command = [sys.executable, str(proxy), *where, "--port", str(port), *ttl]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "proxy.log"
-        with log.open("wb") as sink, subprocess.Popen(command, stdout=sink) as process:
-            try:
-                url = f"http://127.0.0.1:{port}"
-                _wait_for(url)
-                yield Front(url, log)
-            finally:
-                process.terminate()
+        with Kept(command, log):
+            url = f"http://{HOST}:{port}"
+            _wait_for(url)
+            yield Front(url, log)
 
 
 def _wait_for(url: str) -> None:

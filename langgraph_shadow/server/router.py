@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
 import time
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import httpx2
 
 from langgraph_shadow.errors import ServerConfigError
+from langgraph_shadow.server.kept import Kept
 from langgraph_shadow.server.local import HOST, free_port, require_free
 from langgraph_shadow.server.models import LOCAL_SERVER, cache_dir
 
@@ -33,9 +31,7 @@ DEFAULT_ARGS = (
 )
 INSTALL_ROUTER = "Run: pip install 'langgraph-shadow[cluster]'"
 
-_KEEPER = Path(__file__).resolve().with_name("keeper.py")
 _START_S = 60.0
-_STOP_S = 20.0
 _POLL_S = 0.1
 _TAIL_LINES = 8
 
@@ -55,10 +51,10 @@ class RouterProcess:
     """One vllm-router on a loopback port, ended when the block or the owning process ends.
 
     Attributes:
+        port: The loopback port.
         root_url: `http://127.0.0.1:PORT`.
         base_url: `root_url` with `/v1`, what an OpenAI client wants.
         log_path: Everything that the router prints.
-        pid: The router's process id; 0 before the start.
     """
 
     def __init__(self, args: Sequence[str], *, port: int | None = None) -> None:
@@ -68,13 +64,13 @@ class RouterProcess:
             args: vllm-router's flags, its servers among them; they win over the defaults.
             port: Loopback port; a free one when not given.
         """
-        self._args = tuple(args)
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self.args = tuple(args)
         self.port = port or free_port()
         self.root_url = f"http://{HOST}:{self.port}"
         self.base_url = f"{self.root_url}/v1"
         self.log_path = cache_dir() / "logs" / f"router-{self.port}.log"
-        self.pid = 0
+        own = ("--port", str(self.port), "--prometheus-port", str(free_port()))
+        self._process = Kept([*VLLM_ROUTER, *DEFAULT_ARGS, *self.args, *own], self.log_path)
 
     def __enter__(self) -> Self:
         self.start()
@@ -82,6 +78,11 @@ class RouterProcess:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether the router was started and has not ended."""
+        return self._process.running
 
     def start(self) -> None:
         """Starts the router and returns when it answers.
@@ -92,19 +93,8 @@ class RouterProcess:
         """
         check_router()
         require_free(self.port)
-        own = ("--port", str(self.port), "--prometheus-port", str(free_port()))
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.log_path.write_text("", encoding="utf-8")
-        command = [*VLLM_ROUTER, *DEFAULT_ARGS, *self._args, *own]
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-I", str(_KEEPER), str(self.log_path), *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
         try:
-            assert self._keeper.stdout is not None
-            self.pid = int(self._keeper.stdout.readline() or 0)
+            self._process.start()
             self._wait_until_ready()
         except BaseException:  # Ctrl-C included: a half-started router must not stay behind
             self.stop()
@@ -112,23 +102,7 @@ class RouterProcess:
 
     def stop(self) -> None:
         """Ends the router; does nothing when it is not running."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is None:
-            return
-        if keeper.stdin:
-            keeper.stdin.close()  # the keeper takes this as the owner's end
-        try:
-            keeper.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(keeper.pid, 9)
-            keeper.wait()
-        if keeper.stdout:
-            keeper.stdout.close()
-
-    @property
-    def running(self) -> bool:
-        """Whether the router was started and has not ended."""
-        return self._keeper is not None and self._keeper.poll() is None
+        self._process.stop()
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_S

@@ -118,6 +118,7 @@ async def test_the_router_knows_parents_and_children(replicas: Replicas) -> None
     shadow = Shadow(llm, branches=[user_update()], affinity=affinity, guard="reject")
     graph = hand_built(shadow.watch(llm), batches=2).compile()
     programs: dict[str, dict[str, Any]] = {}
+    lengths: set[int | None] = set()  # told for as long as a request runs
     over = asyncio.Event()
 
     async def look() -> None:
@@ -126,6 +127,7 @@ async def test_the_router_knows_parents_and_children(replicas: Replicas) -> None
                 shown = (await http.get("/scheduling/diagnostics")).json()
                 for rank in shown["ranks"]:
                     programs.update({p["program"]: p for p in rank["programs"]})
+                    lengths.update(p["expected_output_tokens"] for p in rank["programs"])
                 await asyncio.sleep(0)
 
     async def agent() -> None:
@@ -149,7 +151,7 @@ async def test_the_router_knows_parents_and_children(replicas: Replicas) -> None
         assert parent["session_id"] == child["session_id"]
         assert child["blocks_parent"] is child["expected_resume"] is False
         assert child["spawn_reason"] == "user_update"
-        assert child["expected_output_tokens"] == user_update().max_tokens
+    assert lengths == {None, user_update().max_tokens}
     assert shadow.ledger.guard == ()
     assert all(row.verdict in ("update", "skip") for row in shadow.ledger), list(shadow.ledger)
     assert all(row.predicted == row.cached for row in shadow.ledger)

@@ -64,7 +64,7 @@ def test_replicas_are_pinned_apart(monkeypatch: pytest.MonkeyPatch, folder: Path
     cores = [server._env["VLLM_CPU_OMP_THREADS_BIND"] for server in made.servers]
     assert cores == ["3", "2"]
     assert len({server.port for server in made.servers} | {made.router.port}) == 3
-    assert [s.root_url for s in made.servers] == [a for a in made.router._args if "http" in a]
+    assert [s.root_url for s in made.servers] == [a for a in made.router.args if "http" in a]
 
 
 def test_a_missing_package_is_one_line_and_exit_2(
