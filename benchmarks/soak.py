@@ -115,7 +115,7 @@ class Result:
     def exact(self) -> bool:
         """Whether every batch is accounted for, once."""
         accounted = self.delivered + self.late + self.skipped + self.failed + self.shed
-        return self.batches == self.fired == accounted
+        return self.batches == self.fired == accounted and not self.unheard
 
     @property
     def clean(self) -> bool:
