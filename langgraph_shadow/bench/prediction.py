@@ -212,7 +212,7 @@ async def _loop_rows(session: Session, loop: Loop) -> list[Row]:
             "kept": entry.kept,
             "predicted": entry.predicted,
             "cached": entry.cached,
-            "why": _loop_why(loop, entry),
+            "why": _loop_why(entry),
         }
         for entry in shadow.ledger.rows
     ]
@@ -220,13 +220,13 @@ async def _loop_rows(session: Session, loop: Loop) -> list[Row]:
     return rows
 
 
-def _loop_why(loop: Loop, entry: LedgerRow) -> str:
+def _loop_why(entry: LedgerRow) -> str:
     """Why a ledger's row is not as predicted, as far as that can be known."""
     if entry.as_predicted is None:
         return entry.reason
     if entry.as_predicted:
         return ""
-    if loop.launch == "lead" and (entry.cached or 0) > (entry.predicted or 0):
+    if entry.found_more:
         return EXPLAINED
     return entry.reason or "not explained"
 

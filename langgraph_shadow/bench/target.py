@@ -19,7 +19,8 @@ from langgraph_shadow.alignment.render import Prompt
 from langgraph_shadow.alignment.render_server import ServerRenderer
 from langgraph_shadow.demo.connect import find_model
 from langgraph_shadow.errors import ServerConfigError
-from langgraph_shadow.runner.engine import Answer, Engine
+from langgraph_shadow.runner.engine import Engine
+from langgraph_shadow.runner.streaming import Answer
 from langgraph_shadow.server.metrics import ServerMetrics, fetch_metrics
 from langgraph_shadow.trunk.model import Trunk
 

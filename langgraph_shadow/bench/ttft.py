@@ -13,7 +13,7 @@ from langgraph_shadow.bench.report import Report, Row, median, ratio
 from langgraph_shadow.bench.target import Session, Target, fresh_salt, salted
 from langgraph_shadow.bench.texts import trunk_of
 from langgraph_shadow.branches.branch import user_update
-from langgraph_shadow.runner.engine import Answer
+from langgraph_shadow.runner.streaming import Answer
 from langgraph_shadow.trunk.model import Trunk
 
 LENGTHS = (500, 1000, 2000, 4000, 6000)

@@ -88,6 +88,14 @@ class LedgerRow:
             return None
         return self.predicted == self.cached
 
+    @property
+    def found_more(self) -> bool:
+        """Whether a branch under `lead`, which races its orchestrator, was overtaken by it.
+
+        Its prediction is what must hit if it wins; the orchestrator's own blocks come on top.
+        """
+        return self.launch == "lead" and (self.cached or 0) > (self.predicted or 0)
+
 
 @dataclass(slots=True)
 class Totals:
@@ -223,6 +231,8 @@ class Ledger:
             if known
             else "no branch with a known prediction"
         )
+        more = sum(r.found_more for r in known)
+        proof += f", {more} found more than was certain under lead" if more else ""
         missed = Counter(r.miss for r in rows if r.miss)
         proof += "".join(f", {count} missed ({why})" for why, count in missed.items())
         t = self.totals
@@ -275,7 +285,7 @@ _COLUMNS = (
 
 def _cells(row: LedgerRow) -> tuple[str, ...]:
     launch = row.launch if row.exact else f"{row.launch} (predicted)"
-    mark = "" if row.as_predicted is not False else " !"
+    mark = " !" if row.as_predicted is False and not row.found_more else ""
     return (
         row.branch,
         row.mode,

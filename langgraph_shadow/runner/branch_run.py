@@ -20,13 +20,13 @@ from langgraph_shadow.branches.verdict import SentenceWatch, Verdict, read_verdi
 from langgraph_shadow.errors import AlignmentError
 from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.budget import Budget, Refusal
-from langgraph_shadow.runner.engine import Answer, never
 from langgraph_shadow.runner.kv_events import Residency
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.runner.priority import ask_later
 from langgraph_shadow.runner.server import Server
 from langgraph_shadow.runner.spending import added, computed
+from langgraph_shadow.runner.streaming import Answer, never
 from langgraph_shadow.runner.warming import warm
 from langgraph_shadow.trunk.model import Trunk
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ import openai
 
 from langgraph_shadow.alignment.render import Prompt, RendererUnavailableError
 from langgraph_shadow.errors import AlignmentError, ServerConfigError
+from langgraph_shadow.runner.streaming import Answer, collect, never
 from langgraph_shadow.server.metrics import ServerMetrics, parse_metrics
 
 if TYPE_CHECKING:
@@ -22,40 +25,6 @@ if TYPE_CHECKING:
 _TOO_MANY = 429
 _NO_SUCH_ROUTE = frozenset({401, 403, 404, 405, 501})
 _METRICS_TIMEOUT_S = 5.0
-_MAX_CHARACTERS = 20_000
-"""Characters after which an answer is cut off, whatever the server still has to say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a branch's request brought back.
-
-    Attributes:
-        text: Everything generated, as text.
-        finish_reason: `stop`, `length`, `tool_calls`, …; None when we closed the stream.
-        stop_reason: The stop string that ended it, when one did (a vLLM field).
-        tool_calls: Whether the model called a tool.
-        prompt_tokens: Tokens of the prompt, as the server counted them.
-        cached: Prompt tokens served from the prefix cache; None when the server does not say.
-        generated: Tokens generated.
-        ttft_ms: Milliseconds from sending to the first generated token.
-        total_ms: Milliseconds from sending to the end of the stream.
-    """
-
-    text: str
-    finish_reason: str | None
-    stop_reason: str | None
-    tool_calls: bool
-    prompt_tokens: int | None
-    cached: int | None
-    generated: int | None
-    ttft_ms: float | None
-    total_ms: float
-
-
-def never(_piece: str) -> bool:
-    """The `until` that lets an answer run to its end."""
-    return False
 
 
 def _ignore() -> None:
@@ -72,6 +41,15 @@ def _ssl_context() -> ssl.SSLContext:
 class _Clients:
     http: httpx2.AsyncClient
     client: openai.AsyncOpenAI
+    streams: weakref.WeakSet[Any]
+
+    async def close(self) -> None:
+        try:
+            await self.http.aclose()
+        except asyncio.CancelledError:  # the loop ends: the pool stops at its first connection
+            for stream in list(self.streams):
+                await stream.aclose()
+            raise
 
     def headers(self) -> dict[str, str]:
         own = {k: v for k, v in self.client.default_headers.items() if isinstance(v, str)}
@@ -94,11 +72,21 @@ class Engine:
 
     def _open(self) -> _Clients:
         if self._clients is None:
-            http = httpx2.AsyncClient(timeout=self._timeout, verify=_ssl_context())
+            streams: weakref.WeakSet[Any] = weakref.WeakSet()
+
+            async def remember(response: httpx2.Response) -> None:
+                if (stream := response.extensions.get("network_stream")) is not None:
+                    streams.add(stream)
+
+            http = httpx2.AsyncClient(
+                timeout=self._timeout,
+                verify=_ssl_context(),
+                event_hooks={"response": [remember]},
+            )
             client = self._llm.root_async_client.with_options(
                 http_client=http, max_retries=0, timeout=self._timeout
             )
-            self._clients = _Clients(http, client)
+            self._clients = _Clients(http, client, streams)
         return self._clients
 
     async def post(self, path: str, body: dict[str, Any]) -> Mapping[str, Any]:
@@ -199,15 +187,15 @@ class Engine:
         )
         start = time.perf_counter()
         messages: list[Any] = list(prompt.messages)
-        stream = await self._open().client.chat.completions.create(
+        async with self._open().client.chat.completions.with_streaming_response.create(
             model=prompt.model,
             messages=messages,
             stream=True,
             stream_options={"include_usage": True},
             extra_body={**prompt.fields, **tools, **flags, **body},
             extra_headers=dict(headers),
-        )
-        return await _collect(stream, start, until, on_first_token)
+        ) as stream:
+            return await collect(stream.http_response, start, until, on_first_token)
 
     async def complete(
         self,
@@ -221,72 +209,21 @@ class Engine:
     ) -> Answer:
         """Stream one completion of a prompt given as token ids; arguments as for `chat`."""
         start = time.perf_counter()
-        stream = await self._open().client.completions.create(
+        async with self._open().client.completions.with_streaming_response.create(
             model=model,
             prompt=list(ids),
             stream=True,
             stream_options={"include_usage": True},
             extra_body=dict(body),
             extra_headers=dict(headers),
-        )
-        return await _collect(stream, start, until, on_first_token)
+        ) as stream:
+            return await collect(stream.http_response, start, until, on_first_token)
 
     async def rest(self) -> None:
         """Close the connections, which must not outlive their loop; the next request opens one."""
         clients, self._clients = self._clients, None
         if clients is not None:
-            await clients.http.aclose()
-
-
-async def _collect(
-    stream: Any, start: float, until: Callable[[str], bool], on_first_token: Callable[[], None]
-) -> Answer:
-    text = ""
-    ttft: float | None = None
-    finish: str | None = None
-    stop: Any = None
-    tool_calls = False
-    usage: Any = None
-    try:
-        async with stream:
-            async for chunk in stream:
-                usage = getattr(chunk, "usage", None) or usage
-                piece = ""
-                for choice in chunk.choices or ():
-                    piece += _text(choice)
-                    tool_calls |= bool(getattr(getattr(choice, "delta", None), "tool_calls", None))
-                    finish = choice.finish_reason or finish
-                    stop = getattr(choice, "stop_reason", None) or stop
-                if ttft is None and (piece or tool_calls or finish):
-                    ttft = (time.perf_counter() - start) * 1e3
-                    on_first_token()
-                text += piece
-                if (piece and until(piece)) or len(text) > _MAX_CHARACTERS:
-                    break
-    except (ValueError, AttributeError, TypeError) as error:  # no UTF-8, no JSON, no chat chunk
-        msg = f"the answer cannot be read: {error}"
-        raise openai.APIResponseValidationError(stream.response, None, message=msg) from error
-    if not (text or tool_calls or finish):
-        msg = "the answer ended before its first token"
-        raise openai.APIResponseValidationError(stream.response, None, message=msg)
-    details = getattr(usage, "prompt_tokens_details", None)
-    return Answer(
-        text=text,
-        finish_reason=finish,
-        stop_reason=stop if isinstance(stop, str) else None,
-        tool_calls=tool_calls,
-        prompt_tokens=getattr(usage, "prompt_tokens", None),
-        cached=getattr(details, "cached_tokens", None),
-        generated=getattr(usage, "completion_tokens", None),
-        ttft_ms=ttft,
-        total_ms=(time.perf_counter() - start) * 1e3,
-    )
-
-
-def _text(choice: Any) -> str:
-    """The new text of a chat choice (`delta.content`) or a completion choice (`text`)."""
-    delta = getattr(choice, "delta", None)
-    return (delta.content if delta is not None else choice.text) or ""
+            await clients.close()
 
 
 def _error_text(answer: Any) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import openai
 
-from langgraph_shadow.runner.engine import Answer
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.runner.server import Server
+from langgraph_shadow.runner.streaming import Answer
 
 log = logging.getLogger("langgraph_shadow.runner")
 

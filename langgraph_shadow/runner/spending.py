@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from langgraph_shadow.alignment.session import Aligned
-from langgraph_shadow.runner.engine import Answer
+from langgraph_shadow.runner.streaming import Answer
 
 _CHARACTERS_PER_TOKEN = 4
 

@@ -9,11 +9,11 @@ from typing import Any
 from langgraph_shadow.alignment.render import Prompt
 from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.budget import Budget
-from langgraph_shadow.runner.engine import Answer
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.runner.priority import ask_later
 from langgraph_shadow.runner.server import Server
+from langgraph_shadow.runner.streaming import Answer
 
 log = logging.getLogger("langgraph_shadow.runner")
 

@@ -18,6 +18,7 @@ import pytest
 
 from langgraph_shadow import Shadow
 from langgraph_shadow.delivery.events import ShadowEvent
+from langgraph_shadow.delivery.ledger import Ledger, LedgerRow
 from tests.faults import scripts
 from tests.faults.harness import (
     BATCHES,
@@ -88,6 +89,31 @@ def test_loop_closed_without_a_goodbye() -> None:
         shadow.drain_sync(timeout=0)
         accounted(shadow, fired=1)
         assert run("async", server, shadow, thread="next") == plain
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_loop_ends_while_connections_close(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the end of the loop cuts the closing short, every connection is closed."""
+
+    async def main(server: FaultServer, shadow: Shadow) -> None:
+        last, add = asyncio.Event(), Ledger.add
+
+        def spy(ledger: Ledger, row: LedgerRow) -> None:
+            add(ledger, row)
+            if len(ledger) == BATCHES:
+                last.set()
+
+        monkeypatch.setattr(Ledger, "add", spy)
+        async with async_agent(server, shadow) as agent:
+            await agent.arun()
+        await last.wait()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    with FaultServer() as server:
+        shadow = shadow_on(server)
+        asyncio.run(main(server, shadow))
+    accounted(shadow, fired=BATCHES)
 
 
 def test_nothing_is_left_of_loops_and_shadows() -> None:

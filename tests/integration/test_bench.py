@@ -112,3 +112,4 @@ async def test_every_launch_mode_beside_agents(target: Target) -> None:
         assert row["back_whole"] == row["under_30_s"] == 1
         assert row["branches"] == (2 * row["threads"] if row["launch"] else 0)
         assert row["mispredicted"] == 0
+        assert row["found_more"] == 0 or row["launch"] == "lead"
