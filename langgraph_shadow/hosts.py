@@ -92,6 +92,11 @@ class Hosts:
                 host = self._hosts[loop] = Host(loop)
             return host
 
+    def own(self) -> Host:
+        """The host of our own loop thread, also where a loop is running: for code that waits."""
+        with self._lock:
+            return self._own_host()
+
     def _own_host(self) -> Host:
         # a forked child has the parent's loop object, but not its thread
         if self._own is None or self._own_pid != os.getpid():

@@ -210,6 +210,19 @@ class Sight:
         if call is not None and call.root is None and final:  # the run's end will not be seen
             self._rest(call.trunk.key.thread)
 
+    def captured(self, run_id: UUID) -> tuple[Trunk, Route, tuple[Trunk, ...]] | None:
+        """What was captured of a call that is going on.
+
+        Returns:
+            Its trunk, what else leads to its replica, and the newest trunks of the other nodes of
+            its history.
+        """
+        with self._lock:
+            seen = self._seen.get(run_id)
+        if seen is None:
+            return None
+        return seen.trunk, seen.route, self._capture.beside(seen.trunk.key)
+
     def run_over(self, root: UUID, *, failed: bool) -> None:
         """A graph run ended, or failed or was cancelled: keep little of its threads."""
         for thread in self.runner.run_over(root, failed=failed):

@@ -112,6 +112,15 @@ class Capture:
                 self._lines.popitem(last=False)
         return trunk
 
+    def beside(self, key: TrunkKey) -> tuple[Trunk, ...]:
+        """The newest trunks of the other nodes of a history, the newest one last."""
+        with self._lock:
+            return tuple(
+                line.trunk
+                for other, line in self._lines.items()
+                if (other.thread, other.namespace) == (key.thread, key.namespace) and other != key
+            )
+
     def forget(self, thread: str) -> None:
         """Drop every line of a thread."""
         with self._lock:

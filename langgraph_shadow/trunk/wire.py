@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langchain_openai.chat_models.base import BaseChatOpenAI
 
+_SAMPLING_FIELDS = (
+    *("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens", "logit_bias"),
+    *("presence_penalty", "frequency_penalty"),
+)
 _ROUTING_FIELDS = ("session_id", "session_params", "user", "priority")
 
 
@@ -57,6 +61,27 @@ def wire_messages(llm: BaseChatOpenAI, messages: Sequence[BaseMessage]) -> tuple
         )
         raise AlignmentError(msg)
     return tuple(payload["messages"])
+
+
+def wire_sampling(
+    llm: BaseChatOpenAI, messages: Sequence[BaseMessage], tools: Sequence[Message]
+) -> dict[str, Any]:
+    """The request fields by which `llm` would sample an answer: none of them enters the prompt.
+
+    Both routes take them, `/v1/chat/completions` and `/v1/completions`.
+
+    Args:
+        llm: The model; a subclass may choose them by what it is asked.
+        messages: What it is asked.
+        tools: The tools that it may call.
+    """
+    offered: dict[str, Any] = {"tools": list(tools)} if tools else {}
+    payload = llm._get_request_payload(list(messages), **offered)
+    fields = {k: payload[k] for k in _SAMPLING_FIELDS if payload.get(k) is not None}
+    fields |= payload.get("extra_body") or {}
+    if "max_completion_tokens" in fields:
+        fields["max_tokens"] = fields.pop("max_completion_tokens")
+    return {k: v for k, v in fields.items() if k not in (*PROMPT_FIELDS, *_ROUTING_FIELDS)}
 
 
 def wire_request(params: Mapping[str, Any]) -> WireRequest:

@@ -35,6 +35,8 @@ BATCHES = {
     "supervisor": 5,
     "swarm": 5,
     "subgraph_agent": 3,
+    "specialists": 3,
+    "specialists_role_first": 3,
 }
 
 TELLING = '''

@@ -29,6 +29,8 @@ BATCHES = {  # and how many histories they belong to
     "supervisor": (5, 2),
     "swarm": (5, 3),  # an agent that is handed back to runs in a new namespace
     "subgraph_agent": (3, 1),
+    "specialists": (3, 1),
+    "specialists_role_first": (3, 1),
 }
 
 Load = Callable[[str], tuple[Any, Shadow]]
