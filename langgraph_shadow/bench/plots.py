@@ -105,10 +105,31 @@ def _overhead(figure: Any, rows: list[Row]) -> None:
     memory.set(xlabel="tokens of history", ylabel="KiB held", xscale="log", ylim=(0, None))
 
 
+def _specialists(figure: Any, rows: list[Row]) -> None:
+    """Computed prompt tokens and time per hop over the context, one thread; dashed: role first."""
+    tokens, times = figure.subplots(1, 2)
+    fewest = min(row["threads"] for row in rows)
+    styles = {"role first": "--", "role last": "-"}
+    for place, agents in enumerate(sorted({row["agents"] for row in rows})):
+        for arm, style in styles.items():
+            mine = [
+                r for r in rows if (r["agents"], r["threads"], r["arm"]) == (agents, fewest, arm)
+            ]
+            lengths = [row["context_tokens"] for row in mine]
+            look = {"color": f"C{place}", "linestyle": style, "marker": "o"}
+            label = f"{agents} agents, {arm}"
+            tokens.plot(lengths, [row["computed"] for row in mine], label=label, **look)
+            times.plot(lengths, [row["ttft_ms"] for row in mine], **look)
+    tokens.set(xlabel="tokens of context", ylabel="prompt tokens computed", ylim=(0, None))
+    times.set(xlabel="tokens of context", ylabel="time to first token per hop, ms", ylim=(0, None))
+    tokens.legend(fontsize=7)
+
+
 _DRAWINGS: dict[str, Callable[[Any, list[Row]], None]] = {
     "cost": _cost,
     "ttft": _ttft,
     "harm": _harm,
     "prediction": _prediction,
     "overhead": _overhead,
+    "specialists": _specialists,
 }

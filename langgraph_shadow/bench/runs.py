@@ -13,7 +13,17 @@ from typing import Protocol
 import typer
 from rich.console import Console
 
-from langgraph_shadow.bench import cost, harm, overhead, pd, plots, prediction, router, ttft
+from langgraph_shadow.bench import (
+    cost,
+    harm,
+    overhead,
+    pd,
+    plots,
+    prediction,
+    router,
+    specialists,
+    ttft,
+)
 from langgraph_shadow.bench.report import Report, Row, load, machine, table_of, versions
 from langgraph_shadow.bench.research import QUESTIONS
 from langgraph_shadow.bench.target import Target
@@ -186,6 +196,27 @@ class BenchRun:
                 return _of(target, asyncio.run(run))
 
         return self.publish(ttft, make)
+
+    def specialists(
+        self, agents: list[int], contexts: list[int], threads: list[int], repeats: int
+    ) -> Report:
+        """Roles in front of a conversation against roles behind it."""
+        if self.quick:
+            agents, contexts, threads, repeats = agents[:1], contexts[:1], threads[:1], 1
+
+        def make() -> Report:
+            with self.server() as target:
+                run = specialists.run(
+                    target,
+                    agents=agents,
+                    contexts=contexts,
+                    threads=threads,
+                    repeats=repeats,
+                    say=self.say,
+                )
+                return _of(target, asyncio.run(run))
+
+        return self.publish(specialists, make)
 
     def router(self) -> Report:
         """What is found through a router, and what hints do when the cache is too small."""

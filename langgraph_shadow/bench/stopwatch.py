@@ -121,14 +121,14 @@ class CacheUse:
 
 
 @asynccontextmanager
-async def cache_use(session: Session) -> AsyncIterator[CacheUse]:
-    """Read the server's KV cache use twice a second while the block runs."""
+async def cache_use(session: Session, *, every_s: float = KV_EVERY_S) -> AsyncIterator[CacheUse]:
+    """Read the server's KV cache use every so many seconds while the block runs."""
     use = CacheUse()
 
     async def watch() -> None:
         while True:
             use.readings.append((await session.engine.metrics()).kv_cache_usage)
-            await asyncio.sleep(KV_EVERY_S)
+            await asyncio.sleep(every_s)
 
     task = asyncio.create_task(watch())
     try:

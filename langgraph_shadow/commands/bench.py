@@ -17,6 +17,7 @@ from langgraph_shadow.bench.export import aiperf_lines, write_aiperf
 from langgraph_shadow.bench.pd import PROXY
 from langgraph_shadow.bench.report import Report
 from langgraph_shadow.bench.runs import BenchRun
+from langgraph_shadow.bench.specialists import AGENTS, CONTEXTS, THREADS
 from langgraph_shadow.bench.trajectories import Trajectory, read_trajectories
 from langgraph_shadow.branches.branch import user_update
 from langgraph_shadow.errors import ServerConfigError, ShadowError, TraceFormatError
@@ -107,6 +108,36 @@ def harm(
     """The orchestrator's own times beside shadows, under every launch mode and several loads."""
     with _explained():
         BenchRun(base_url, model, server_model, as_json, out, quick).harm(minutes)
+
+
+@bench.command()
+def specialists(
+    base_url: BaseUrl = None,
+    model: Model = None,
+    server_model: ServerModel = "smollm2",
+    agents: Annotated[
+        list[int] | None,
+        typer.Option(min=2, max=8, help="Agents on one conversation; may be repeated [3, 5, 8]."),
+    ] = None,
+    context: Annotated[
+        list[int] | None,
+        typer.Option(min=64, help="Tokens that they share; may be repeated [1000 … 6000]."),
+    ] = None,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Conversations at once; may be repeated [1, 4]."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Times that each size is measured.")] = 3,
+    as_json: AsJson = False,
+    out: Out = OUT,
+    quick: Quick = False,
+) -> None:
+    """Several roles on one conversation: the role in front against the role behind it."""
+    run = BenchRun(base_url, model, server_model, as_json, out, quick)
+    with _explained():
+        run.specialists(
+            agents or list(AGENTS), context or list(CONTEXTS), threads or list(THREADS), repeats
+        )
 
 
 @bench.command()
