@@ -192,7 +192,7 @@ async def soak(base_url: str, model: str, *, batches: int, threads: int) -> Resu
     result.growth_mb = round(after.rss_mb - settled[0].rss_mb, 1)
     result.left_tasks = after.tasks - before.tasks
     result.left_sockets = after.sockets - before.sockets
-    result.left_batches = len(shadow._runner._active)
+    result.left_batches = len(shadow._runner._underway)
     return result
 
 

@@ -26,7 +26,7 @@ log = logging.getLogger("langgraph_shadow")
 T = TypeVar("T")
 
 _NO_TRUNK = (
-    "no model call of thread %r was captured, so the tool node alone cannot know the prompt; add "
+    "no model call of %s was captured, so the tool node alone cannot know the prompt; add "
     "one line: graph = shadow.attach(graph), or config={'callbacks': shadow.callbacks}, or "
     "llm = shadow.watch(llm)"
 )
@@ -61,12 +61,12 @@ class ToolWatch:
             return
         configurable = config.get("configurable") or {}
         namespace = graph_namespace(checkpoint_namespace(configurable))
-        thread = configurable.get("thread_id") or self._runs.root(_parent(config)) or ""
-        known = self._sight.tools_finished(
-            str(thread), namespace, found, assistant=_assistant(state)
-        )
+        named = configurable.get("thread_id") or self._runs.root(_parent(config))
+        thread = str(named) if named else None
+        known = self._sight.tools_finished(thread, namespace, found, assistant=_assistant(state))
         if not known:
-            self._once.warn(log, f"no-trunk-{thread}", _NO_TRUNK, thread)
+            of = f"thread {thread!r}" if thread else "this run, which has no thread_id,"
+            self._once.warn(log, f"no-trunk-{thread}", _NO_TRUNK, of)
 
 
 def wrap_tool_node(inner: T, watch: ToolWatch, *, each_call: bool = False) -> T:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from langgraph_shadow.adapters.mending import MARK, Mending
+from langgraph_shadow.adapters.nameless import Nameless
 from langgraph_shadow.adapters.routing import Routing
 from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace, graph_namespace
 from langgraph_shadow.delivery.calls import CallRow
@@ -97,6 +98,7 @@ class Sight:
         self._once = once
         self._mending = mending
         self._routing = routing
+        self._nameless = Nameless()
         self._seen: OrderedDict[UUID, _Seen | None] = OrderedDict()
         self._probed: set[str] = set()
         self._vetoed: dict[UUID, PrefixMutationError] = {}
@@ -192,6 +194,8 @@ class Sight:
         """A call ended, with its answer or (None) with an error."""
         with self._lock:
             seen = self._seen.pop(run_id, None)
+        if seen is not None:
+            self._nameless.made(seen.trunk.key.thread, message)
         self._routing.ended(run_id, message)
         if self._mending is not None and seen is not None:
             self._mending.ended(run_id, seen.trunk.key.thread, message)
@@ -239,13 +243,15 @@ class Sight:
 
     def tools_finished(
         self,
-        thread: str,
+        thread: str | None,
         namespace: str,
         messages: Sequence[ToolMessage],
         *,
         assistant: BaseMessage | None = None,
     ) -> bool:
         """Tool results came in; False when no model call of this history was ever seen."""
+        if thread is None:
+            thread = self._nameless.thread(m.tool_call_id for m in messages) or ""
         wire = wire_messages(self._llm, messages)
         results = {m.tool_call_id: w for m, w in zip(messages, wire, strict=True)}
         return self.runner.tools_finished(thread, namespace, results, assistant=assistant)
@@ -281,7 +287,13 @@ class Sight:
         if internal or not messages or not messages[0]:
             return None
         request = wire_request(extra.get("invocation_params") or {})
-        thread = metadata.get("thread_id") or self._runs.root(parent) or parent or run_id
+        thread = (
+            metadata.get("thread_id")
+            or self._runs.root(parent)
+            or self._nameless.continued(messages[0])
+            or parent
+            or run_id
+        )
         key = TrunkKey(
             thread=str(thread),
             namespace=graph_namespace(namespace),

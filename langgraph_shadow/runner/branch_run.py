@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import httpx2
-import openai
-
 from langgraph_shadow.alignment.blocks import predicted_cached
 from langgraph_shadow.alignment.ladder import Ladder, refuse_reason
 from langgraph_shadow.alignment.render import Prompt, RendererUnavailableError, Rendering, common
@@ -20,6 +17,7 @@ from langgraph_shadow.branches.verdict import SentenceWatch, Verdict, read_verdi
 from langgraph_shadow.errors import AlignmentError
 from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.budget import Budget, Refusal
+from langgraph_shadow.runner.failures import failure_of
 from langgraph_shadow.runner.kv_events import Residency
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
@@ -35,9 +33,6 @@ log = logging.getLogger("langgraph_shadow.runner")
 SENTENCE_STOPS = (". ", "! ", "? ", "\n\n")
 """Strings at which the server stops by itself: closing the stream instead would lose its usage.
 vLLM takes four at most (`VLLM_MAX_STOP_STRINGS`)."""
-
-_OF_THE_PROMPT = frozenset({400, 413, 422})
-"""Statuses that blame one prompt, not the server."""
 
 _DISTRUST_BLOCKS = 2
 """Blocks by which `cached` may fall short before the carrier is proved again."""
@@ -181,28 +176,18 @@ class BranchRun:
             with self.budget.running():
                 async with asyncio.timeout(self._options.timeout):
                     outcome = await self._run(branch, on_first_token)
-        except AlignmentError as error:
-            healthy = None
-            return _failed(error.reason)
-        except TimeoutError:
-            return _failed(f"no verdict within {self._options.timeout:g} s")
-        except openai.APIStatusError as error:
-            healthy = error.status_code in _OF_THE_PROMPT
-            return _failed(f"the server answered {error.status_code}: {_short(error.message)}")
-        except httpx2.HTTPStatusError as error:
-            return _failed(_short(error))
-        except (openai.APIConnectionError, httpx2.HTTPError, OSError) as error:
-            self._server.restarted()
-            return _failed(f"the server could not be reached: {_short(error)}")
-        except openai.OpenAIError as error:
-            return _failed(f"the server failed: {_short(error)}")
-        except Exception as error:
-            healthy = None
-            self._once.warn(log, f"bug-{type(error).__name__}", "a branch failed: %r", error)
-            return _failed(f"{type(error).__name__}: {_short(error)}")
         except asyncio.CancelledError:
             healthy = None
             raise
+        except Exception as error:
+            failure = failure_of(error, timeout=self._options.timeout)
+            healthy = failure.healthy
+            if failure.away:
+                self._server.restarted()
+            if failure.bug:
+                name = f"bug-{type(error).__name__}"
+                self._once.warn(log, name, "a branch failed: %r", error)
+            return BranchOutcome(Verdict(kind="failed", reason=failure.reason))
         else:
             healthy = True
             return outcome
@@ -385,11 +370,3 @@ def _ended(branch: Branch, aligned: Aligned, text: str) -> bool:
     The server cuts the text off after the stop string; any capital letter may have followed.
     """
     return SentenceWatch(branch, thinking_open=_thinking_open(aligned)).feed(text + "X")
-
-
-def _failed(reason: str) -> BranchOutcome:
-    return BranchOutcome(Verdict(kind="failed", reason=reason))
-
-
-def _short(error: object) -> str:
-    return " ".join(str(error).split())[:200]

@@ -6,11 +6,9 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -37,6 +35,7 @@ from langgraph_shadow.runner.options import Options
 from langgraph_shadow.runner.overtaken import unless_overtaken
 from langgraph_shadow.runner.server import Server
 from langgraph_shadow.runner.slots import Slots
+from langgraph_shadow.runner.underway import Underway
 from langgraph_shadow.runner.warming import warm
 from langgraph_shadow.trunk.model import PROMPT_FIELDS, Message, Trunk
 
@@ -46,19 +45,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("langgraph_shadow.runner")
 
-_LOOP_ENDED = "the event loop ended first; await shadow.drain() before it does"
-
 
 def _nothing() -> None:
     return None
-
-
-@dataclass(eq=False, slots=True)
-class _Active:
-    """A batch in progress: its branches, once it runs, and a future for those who wait."""
-
-    run: BatchRun | None = None
-    done: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
 
 
 class Runner:
@@ -114,12 +103,13 @@ class Runner:
         self._aligning = threading.BoundedSemaphore(options.max_in_flight)
         self._servers: weakref.WeakKeyDictionary[Host, Server] = weakref.WeakKeyDictionary()
         self._errands = Errands(self._server, timeout=options.timeout)
-        self._active: dict[Batch, _Active] = {}
-        self._lock = threading.Lock()
+        self._underway = Underway(
+            prepare=self._batch_run, work=self._work, finished=self._intake.finished, once=once
+        )
 
     def model_started(self, call: Call, message_ids: Sequence[str | None]) -> None:
         """A model call of the orchestrator is about to be sent."""
-        self._launch(self._intake.started(call, self._hosts.current(), message_ids))
+        self._underway.launch(self._intake.started(call, self._hosts.current(), message_ids))
 
     def model_token(self, run_id: UUID) -> None:
         """A model call streamed a token."""
@@ -153,7 +143,7 @@ class Runner:
         )
         if batch is not None:
             batch.tracers = self._traces.tracers()
-        self._launch(batch)
+        self._underway.launch(batch)
         if batch is None and self._options.prefill_ahead:
             self._prefill_ahead(thread, namespace, results)
         return True
@@ -188,16 +178,16 @@ class Runner:
 
     async def drain(self, timeout: float) -> bool:
         """Let waiting batches go and wait for all; False when some were still running."""
-        futures = self._release_all()
+        futures = self._underway.release() + self._errands.open()
         if futures:
             await asyncio.wait([asyncio.wrap_future(f) for f in futures], timeout=timeout)
-        return self._cut_off(futures)
+        return all(f.done() for f in futures)
 
     def drain_sync(self, timeout: float) -> bool:
         """The same for code without an event loop."""
-        futures = self._release_all()
+        futures = self._underway.release() + self._errands.open()
         concurrent.futures.wait(futures, timeout=timeout)
-        return self._cut_off(futures)
+        return all(f.done() for f in futures)
 
     async def aclose(self) -> None:
         """Close the connections of every event loop."""
@@ -209,45 +199,6 @@ class Runner:
                 await server.engine.rest()
             elif host.alive:
                 host.spawn(server.engine.rest)
-
-    def _launch(self, batch: Batch | None) -> None:
-        if batch is None:
-            return
-        with self._lock:
-            self._active[batch] = _Active()
-        if not batch.host.spawn(lambda: self._run(batch), lambda: self._lost(batch)):
-            self._lost(batch)
-
-    def _lost(self, batch: Batch) -> None:
-        """Account for a batch whose event loop ended before it was done."""
-        with self._lock:
-            active = self._active.get(batch)
-        if active is None:
-            return
-        if batch.host.pid == os.getpid():  # else a fork left it behind: it is its parent's
-            run = active.run or self._batch_run(batch)
-            run.shed_rest(_LOOP_ENDED)
-        self._close(batch)
-
-    def _close(self, batch: Batch) -> None:
-        with self._lock:
-            active = self._active.pop(batch, None)
-        self._intake.finished(batch)
-        if active is not None:
-            active.done.set_result(None)
-
-    def _release_all(self) -> list[concurrent.futures.Future[None]]:
-        with self._lock:
-            active = dict(self._active)
-        for batch in active:
-            if not batch.host.alive:
-                self._lost(batch)
-            batch.drained.happen()
-            batch.run_over.happen()
-        return [a.done for a in active.values()] + self._errands.open()
-
-    def _cut_off(self, futures: Sequence[concurrent.futures.Future[None]]) -> bool:
-        return all(f.done() for f in futures)
 
     def _batch_run(self, batch: Batch) -> BatchRun:
         return BatchRun(
@@ -262,27 +213,17 @@ class Runner:
             redact=self._redact,
         )
 
-    async def _run(self, batch: Batch) -> None:
-        run = self._active[batch].run = self._batch_run(batch)
-        try:
-            closed = self._budget.closed()
-            if closed is not None:
-                self._budget.say(closed)
-                run.shed_rest(closed.reason)
-            elif self._options.late == "deliver":
-                await self._work(run)
-            elif not await unless_overtaken(batch, self._work(run)):
-                run.shed_rest("the answer came first")
-        except asyncio.CancelledError:
-            run.shed_rest(_LOOP_ENDED)
-            raise
-        except Exception as error:
-            self._once.warn(log, f"bug-{type(error).__name__}", "a batch failed: %r", error)
-            run.shed_rest(f"{type(error).__name__}: {error}")
-        finally:
-            self._close(batch)
-
     async def _work(self, run: BatchRun) -> None:
+        closed = self._budget.closed()
+        if closed is not None:
+            self._budget.say(closed)
+            run.shed_rest(closed.reason)
+        elif self._options.late == "deliver":
+            await self._ask(run)
+        elif not await unless_overtaken(run.batch, self._ask(run)):
+            run.shed_rest("the answer came first")
+
+    async def _ask(self, run: BatchRun) -> None:
         batch = run.batch
         await batch.wait_for_request(self._options)
         if batch.abandoned:  # the run failed before the orchestrator asked again: nobody waits

@@ -34,7 +34,7 @@ async def test_a_branch_that_the_answer_overtakes_is_aborted(
     monkeypatch.setattr(batch, "GRACE_S", 0.0)
     shadow = Shadow(llm, branches=[ENDLESS], launch="lead")
     await run(llm, shadow)
-    active = [asyncio.wrap_future(a.done) for a in shadow._runner._active.values()]
+    active = [asyncio.wrap_future(f) for f in shadow._runner._underway.futures()]
     await asyncio.wait(active, timeout=60)
     [row] = shadow.ledger
     assert (row.verdict, row.reason) == ("shed", "the answer came first")

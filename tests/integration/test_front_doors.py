@@ -102,3 +102,19 @@ async def test_each_batch_fires_once_and_hits(
     assert with_shadow.next == without.next == ()
     history = list(graph.get_state_history(config))
     assert len(history) == len(list(plain.get_state_history(config)))
+
+
+@pytest.mark.parametrize("build", DOORS)
+async def test_a_run_without_a_thread_id_is_one_history(
+    llm: ChatOpenAI, build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    shadow = Shadow(llm, branches=[user_update()], guard="reject")
+    await build(llm, shadow, None).ainvoke(question(str(uuid4())))
+    assert await shadow.drain(timeout=60)
+
+    assert len(shadow.ledger) == BATCHES
+    assert len({row.thread for row in shadow.ledger}) == 1
+    assert all(row.predicted == row.cached for row in shadow.ledger)
+    assert len(shadow.ledger.calls) == BATCHES + 1
+    assert len({call.thread for call in shadow.ledger.calls}) == 1
+    assert caplog.messages == []

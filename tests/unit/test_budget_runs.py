@@ -295,7 +295,7 @@ async def run_and_wait(server: FaultServer, shadow: Shadow) -> list[LedgerRow]:
 
 async def rows(shadow: Shadow) -> list[LedgerRow]:
     """Wait as nobody outside would, since `drain` changes what becomes of a branch."""
-    active = [asyncio.wrap_future(a.done) for a in shadow._runner._active.values()]
+    active = [asyncio.wrap_future(f) for f in shadow._runner._underway.futures()]
     if active:
         await asyncio.wait(active, timeout=20)
     return list(shadow.ledger.rows)
