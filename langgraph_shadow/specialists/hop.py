@@ -131,12 +131,12 @@ async def run_hop(
         ) from error
     except openai.APIStatusError as error:
         problem = f"the server answered {error.status_code}: {_short(error.message)}"
-        remedy = "The request was not answered; the graph's retry policy may send it again."
+        remedy = "A 4xx names what is wrong with the request; a 5xx may pass with a retry policy."
         raise SpecialistError(hop.specialist, problem, remedy=remedy) from error
     except (openai.OpenAIError, httpx2.HTTPError, OSError) as error:
         server.restarted()
         problem = f"the server failed or could not be reached: {_short(error)}"
-        remedy = "Is it running? The graph's retry policy may send the request again."
+        remedy = "Is it running? A retry policy of the node sends the request again."
         raise SpecialistError(hop.specialist, problem, remedy=remedy) from error
     call = asked_call(prose.raw, form) if captured.trunk.tools else None
     _record(team, hop, captured.trunk, aligned, answer, predicted, call, server)
