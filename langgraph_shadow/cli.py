@@ -8,6 +8,7 @@ from langgraph_shadow.commands.bench import bench
 from langgraph_shadow.commands.check import check
 from langgraph_shadow.commands.demo import demo
 from langgraph_shadow.commands.doctor import doctor
+from langgraph_shadow.commands.roles import roles
 from langgraph_shadow.commands.serve import serve
 from langgraph_shadow.commands.template import template
 
@@ -24,6 +25,7 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 app.command()(check)
 app.command()(template)
 app.command()(doctor)
+app.command()(roles)
 app.add_typer(bench)
 
 if __name__ == "__main__":
