@@ -87,6 +87,14 @@ def test_the_arms_of_cost(vllm_server: VllmServer, tmp_path: Path) -> None:
     assert recorded["calls"] == STEPS + 1
 
 
+def test_roles_in_front_and_behind(vllm_server: VllmServer, tmp_path: Path) -> None:
+    report = bench(vllm_server, tmp_path, "specialists", "--agents", "3", "--context", "500")
+    first, last = report["rows"]
+    assert (first["arm"], last["arm"]) == ("role first", "role last")
+    assert last["computed"] < first["computed"]
+    assert report["summary"]["mispredicted"] == 0
+
+
 async def test_an_aligned_branch_finds_its_trunk(target: Target) -> None:
     report = await run_ttft(target, lengths=(600,), repeats=1)
     (row,) = report.rows

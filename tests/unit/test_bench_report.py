@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from langgraph_shadow.bench import cost, harm, overhead, plots, prediction, ttft
+from langgraph_shadow.bench import cost, harm, overhead, plots, prediction, specialists, ttft
 from langgraph_shadow.bench.report import (
     Report,
     machine,
@@ -109,6 +109,12 @@ ROWS = {
         {"block_size": 32, "predicted": 64, "cached": 64},
         {"block_size": 32, "predicted": None, "cached": None},
     ],
+    "specialists": [
+        {"agents": 3, "threads": t, "arm": a, "context_tokens": n, "computed": n, "ttft_ms": 9.0}
+        for t in (1, 4)
+        for n in (1000, 2000)
+        for a in ("role first", "role last")
+    ],
     "overhead": [
         {"history_tokens": n, "path_us": 10.0, "align_ms": 1.0, "retained_kib": 3.0}
         for n in (1000, 100_000)
@@ -133,5 +139,5 @@ def test_there_is_no_picture_without_matplotlib(
 
 
 def test_every_benchmark_says_how_its_table_looks() -> None:
-    for module in (cost, harm, overhead, prediction, ttft):
+    for module in (cost, harm, overhead, prediction, specialists, ttft):
         assert len(module.COLUMNS) > 5
