@@ -39,8 +39,9 @@ class LedgerRow:
         predicted: Tokens that the block rule says will hit; None when they cannot be known.
         cached: Tokens that the server says did hit; None when it does not say.
         miss: Why far fewer hit than predicted: `wrong replica or evicted` when the server computed
-            the very prompt that was predicted (one of the two where KV events tell), else `another
-            prompt`; empty when it is no miss.
+            the very prompt that was predicted (one of the two where KV events tell), `ahead of the
+            orchestrator` when that one does not stream and its request was not computed yet, else
+            `another prompt`; empty when it is no miss.
         generated: Tokens generated.
         ttft_ms: Milliseconds from sending to the first token.
         total_ms: Milliseconds from sending to the end of the answer.

@@ -34,6 +34,9 @@ SENTENCE_STOPS = (". ", "! ", "? ", "\n\n")
 """Strings at which the server stops by itself: closing the stream instead would lose its usage.
 vLLM takes four at most (`VLLM_MAX_STOP_STRINGS`)."""
 
+AHEAD = "ahead of the orchestrator"
+"""A branch that found its orchestrator's request not yet computed, where no stream shows it."""
+
 _DISTRUST_BLOCKS = 2
 """Blocks by which `cached` may fall short before the carrier is proved again."""
 
@@ -70,6 +73,7 @@ class BranchRun:
         trunk: Trunk,
         route: Route,
         sent: Callable[[], Sequence[Prompt]],
+        certain: Callable[[], Prompt | None],
         keep: Callable[[Prompt], None],
         question: str,
         hints: Callable[[Branch], Mapping[str, Any]],
@@ -87,6 +91,8 @@ class BranchRun:
             route: What they repeat of the orchestrator's request.
             sent: Names the newest prompts of this history that the server was sent, at the time
                 when it is asked.
+            certain: Names the newest prompt that was surely computed by then, where `sent` can only
+                assume it.
             keep: Remembers a branch's prompt that was computed.
             question: The person's own question, whose links may be repeated.
             hints: Fields that tell a router's scheduler of a branch.
@@ -101,12 +107,13 @@ class BranchRun:
         self._once = once
         self._route = route
         self._sent = sent
+        self._certain = certain
         self._keep = keep
         self._question = question
         self._hints = hints
         self._residency = residency
         self._aligned: dict[str, Aligned] = {}
-        self._rendered: dict[int, Rendering] = {}
+        self._rendered: list[tuple[Prompt, Rendering]] = []
         self._resident: list[Rendering] = []
 
     async def prepare(self, branches: Iterable[Branch]) -> None:
@@ -198,7 +205,9 @@ class BranchRun:
         if self._server.block_size != self._block_size:  # another branch found it gone meanwhile
             await self._server.find_out(self._once)
         aligned = await self._align(branch)
-        predicted = await self._predict(aligned)
+        resident = tuple(self._resident)
+        predicted = await self._predict(aligned, self._sent(), resident)
+        certain = self._certain()
 
         def computed() -> None:
             if aligned.branch.unit == "tokens":
@@ -211,6 +220,11 @@ class BranchRun:
         stops = () if branch.schema else SENTENCE_STOPS
         answer = await self._send(branch, aligned, stops, computed)
         miss = self._check(aligned, answer, predicted, held)
+        if certain is not None and predicted is not None and (answer.cached or 0) < predicted:
+            least = await self._predict(aligned, [certain], resident)
+            miss = AHEAD if (answer.cached or 0) >= (least or 0) else miss
+        if miss not in ("", AHEAD):
+            self._ladder.distrust(self.trunk)
         verdict = self._read(branch, aligned, answer)
         if answer.stop_reason in stops and not _ended(branch, aligned, answer.text):
             watch = SentenceWatch(branch, thinking_open=_thinking_open(aligned))
@@ -235,20 +249,25 @@ class BranchRun:
                 self.trunk, branch.instruction, server.renderer, block_size=1
             )
 
-    async def _predict(self, aligned: Aligned) -> int | None:
+    async def _predict(
+        self, aligned: Aligned, sent: Sequence[Prompt], resident: Sequence[Rendering]
+    ) -> int | None:
         """Tokens that the block rule says will hit, given what this server was sent."""
         if aligned.branch.unit != "tokens" or self._server.block_size is None:
             return None
-        held = [await self._render(prompt, aligned) for prompt in self._sent()]
-        shared = max((common(aligned.branch, h) for h in (*held, *self._resident)), default=0)
+        held = [await self._render(prompt, aligned) for prompt in sent]
+        shared = max((common(aligned.branch, h) for h in (*held, *resident)), default=0)
         return predicted_cached(shared, len(aligned.branch), self._server.block_size)
 
     async def _render(self, prompt: Prompt, aligned: Aligned) -> Rendering:
         if prompt == Prompt.of(self.trunk):
             return aligned.trunk
-        if id(prompt) not in self._rendered:
-            self._rendered[id(prompt)] = await self._server.renderer.render(prompt)
-        return self._rendered[id(prompt)]
+        for known, rendering in self._rendered:
+            if known == prompt:
+                return rendering
+        rendering = await self._server.renderer.render(prompt)
+        self._rendered.append((prompt, rendering))
+        return rendering
 
     async def _send(
         self,
@@ -340,7 +359,6 @@ class BranchRun:
             )
         if answer.cached >= predicted - _DISTRUST_BLOCKS * self._server.block_size:
             return ""
-        self._ladder.distrust(self.trunk)
         if other_prompt:
             return "another prompt"
         if held is None:

@@ -263,6 +263,11 @@ class Runner:
                 return [Prompt.of(batch.computed(self._options.launch))]
             return list(line.mirrored)
 
+        def certain() -> Prompt | None:
+            if run.mode == "mirror" or batch.streams or batch.first_token.at is not None:
+                return None
+            return Prompt.of(batch.sent)
+
         def keep(prompt: Prompt) -> None:
             if run.mode == "mirror":
                 line.mirrored.append(prompt)
@@ -282,6 +287,7 @@ class Runner:
             trunk=self._asked(run),
             route=batch.route,
             sent=sent,
+            certain=certain,
             keep=keep,
             question=_question(batch.trunk),
             hints=hint,

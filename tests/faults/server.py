@@ -1,7 +1,8 @@
 """An HTTP server that speaks just enough of vLLM and misbehaves on purpose.
 
-The orchestrator is always served well. What a branch gets is a script's business: a coroutine that
-writes whatever bytes it likes. One character is one token, so every prompt can be checked by eye.
+The orchestrator is served well, at most late. What a branch gets is a script's business: a coroutine
+that writes whatever bytes it likes. One character is one token, so every prompt can be checked by
+eye.
 """
 
 from __future__ import annotations
@@ -197,6 +198,7 @@ class FaultServer:
     """The server, in a thread of its own; usable as a `with` block, and restartable.
 
     Attributes:
+        orchestrator: What the orchestrator's requests get.
         branch: What a branch's chat requests get.
         completion: What `/v1/completions` gets.
         tokenize: What `/tokenize` gets.
@@ -207,6 +209,7 @@ class FaultServer:
         requests: Requests seen, by path.
     """
 
+    orchestrator: Script = serve_chat
     branch: Script = serve_chat
     completion: Script = serve_completion
     tokenize: Script = serve_tokenize
@@ -326,6 +329,5 @@ class FaultServer:
         branch = path == "/v1/completions" or is_branch(body)
         if branch:
             self.arrived.set()
-        return (
-            self.completion if path == "/v1/completions" else self.branch if branch else serve_chat
-        )
+            return self.completion if path == "/v1/completions" else self.branch
+        return self.orchestrator

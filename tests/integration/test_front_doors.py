@@ -12,6 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolNode
 
 from langgraph_shadow import Shadow, user_update
+from langgraph_shadow.runner.branch_run import AHEAD
 from tests.agents import TOOLS, contents, created, hand_built
 
 BATCHES = 3
@@ -88,7 +89,7 @@ async def test_each_batch_fires_once_and_hits(
     for row in shadow.ledger:
         assert row.mode == "shared"
         assert row.verdict in ("update", "skip"), row.reason
-        assert row.predicted == row.cached
+        assert row.predicted == row.cached or row.miss == AHEAD
         assert row.cached is not None
         assert row.cached > 0
     assert len({row.tool_call_ids for row in shadow.ledger}) == BATCHES
