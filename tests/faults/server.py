@@ -1,8 +1,7 @@
 """An HTTP server that speaks just enough of vLLM and misbehaves on purpose.
 
-The orchestrator is served well, at most late. What a branch gets is a script's business: a coroutine
-that writes whatever bytes it likes. One character is one token, so every prompt can be checked by
-eye.
+The orchestrator is served well, at most late. What a branch gets is a script's business: it writes
+whatever bytes it likes. One character is one token, so every prompt can be checked by eye.
 """
 
 from __future__ import annotations
