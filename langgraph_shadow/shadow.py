@@ -7,11 +7,12 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from pydantic import ValidationError
 
+from langgraph_shadow.adapters.binding import attached, watched
 from langgraph_shadow.adapters.callbacks import GuardHandler, ShadowCallbackHandler
 from langgraph_shadow.adapters.mending import Mending, stabilised
 from langgraph_shadow.adapters.node import ToolWatch, wrap_tool_node
@@ -166,11 +167,7 @@ class Shadow:
         Raises:
             TypeError: `graph` has no `with_config`; compile it first.
         """
-        if not hasattr(graph, "with_config"):
-            msg = f"attach() takes a compiled graph, not {type(graph).__name__}; call .compile()"
-            raise TypeError(msg)
-        attached: G = graph.with_config(callbacks=self.callbacks)
-        return attached
+        return attached(graph, self._handlers)
 
     def watch(self, llm: M) -> M:
         """Return a copy of the model that carries the callbacks, for a hand-built graph.
@@ -180,14 +177,7 @@ class Shadow:
         """
         if isinstance(llm, BaseChatOpenAI):
             llm = self._routing.routed(llm)
-        own = llm.callbacks
-        if isinstance(own, BaseCallbackManager):
-            manager = own.copy()
-            for handler in self._handlers:
-                manager.add_handler(handler)
-            return llm.model_copy(update={"callbacks": manager})
-        kept = [h for h in own or [] if h not in self._handlers]
-        return llm.model_copy(update={"callbacks": [*kept, *self._handlers]})
+        return watched(llm, self._handlers)
 
     def stabilise(self, llm: OpenAIModel) -> OpenAIModel:
         """Return a copy of the model that is watched, and whose prompts are repaired.

@@ -79,49 +79,15 @@ class GuardHandler(BaseCallbackHandler):
         self._sight.guard(serialized, messages, run_id, parent_run_id, metadata or {}, kwargs)
 
 
-class ShadowCallbackHandler(BaseCallbackHandler):
-    """Captures trunks and sees when the orchestrator's tokens, answers and runs come and end."""
+class RunsHandler(BaseCallbackHandler):
+    """Keeps up to date which run belongs to which graph run."""
 
     run_inline = True
     raise_error = False
 
-    def __init__(self, sight: Sight, runs: Runs) -> None:
-        """Report to `sight`; keep `runs` up to date."""
-        self._sight = sight
+    def __init__(self, runs: Runs) -> None:
+        """Keep `runs` up to date."""
         self._runs = runs
-
-    @harmless
-    def on_chat_model_start(
-        self,
-        serialized: dict[str, Any],
-        messages: list[list[BaseMessage]],
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        tags: list[str] | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """A model call is about to be sent."""
-        self._sight.started(serialized, messages, run_id, parent_run_id, metadata or {}, kwargs)
-
-    @harmless
-    def on_llm_new_token(
-        self, token: str | list[str | dict[str, Any]], *, run_id: UUID, **kwargs: Any
-    ) -> None:
-        """A model call streamed a token."""
-        self._sight.token(run_id, kwargs.get("chunk"))
-
-    @harmless
-    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
-        """A model call ended."""
-        generation = next((g for group in response.generations for g in group), None)
-        self._sight.ended(run_id, getattr(generation, "message", None))
-
-    @harmless
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """A model call failed."""
-        self._sight.ended(run_id, None)
 
     @harmless
     def on_chain_start(
@@ -173,4 +139,52 @@ class ShadowCallbackHandler(BaseCallbackHandler):
 
     def _chain_over(self, run_id: UUID, *, failed: bool) -> None:
         if self._runs.ended(run_id):
-            self._sight.run_over(run_id, failed=failed)
+            self._root_over(run_id, failed=failed)
+
+    def _root_over(self, run_id: UUID, *, failed: bool) -> None:
+        """A whole graph run ended."""
+
+
+class ShadowCallbackHandler(RunsHandler):
+    """Captures trunks and sees when the orchestrator's tokens, answers and runs come and end."""
+
+    def __init__(self, sight: Sight, runs: Runs) -> None:
+        """Report to `sight`; keep `runs` up to date."""
+        super().__init__(runs)
+        self._sight = sight
+
+    @harmless
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A model call is about to be sent."""
+        self._sight.started(serialized, messages, run_id, parent_run_id, metadata or {}, kwargs)
+
+    @harmless
+    def on_llm_new_token(
+        self, token: str | list[str | dict[str, Any]], *, run_id: UUID, **kwargs: Any
+    ) -> None:
+        """A model call streamed a token."""
+        self._sight.token(run_id, kwargs.get("chunk"))
+
+    @harmless
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        """A model call ended."""
+        generation = next((g for group in response.generations for g in group), None)
+        self._sight.ended(run_id, getattr(generation, "message", None))
+
+    @harmless
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """A model call failed."""
+        self._sight.ended(run_id, None)
+
+    def _root_over(self, run_id: UUID, *, failed: bool) -> None:
+        self._sight.run_over(run_id, failed=failed)

@@ -6,9 +6,11 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 
+from langgraph_shadow.adapters.binding import attached, watched
+from langgraph_shadow.adapters.callbacks import RunsHandler
 from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace, graph_namespace
 from langgraph_shadow.guard.guard import Guard
 from langgraph_shadow.guard.report import Report
@@ -76,20 +78,11 @@ class PrefixGuard:
         Raises:
             TypeError: `graph` has no `with_config`; compile it first.
         """
-        if not hasattr(graph, "with_config"):
-            msg = f"attach() takes a compiled graph, not {type(graph).__name__}; call .compile()"
-            raise TypeError(msg)
-        attached: G = graph.with_config(callbacks=self.callbacks)
-        return attached
+        return attached(graph, self.callbacks)
 
     def watch(self, llm: M) -> M:
         """Return a copy of the model that carries the callbacks."""
-        own = llm.callbacks
-        if isinstance(own, BaseCallbackManager):
-            manager = own.copy()
-            manager.add_handler(self._handler)
-            return llm.model_copy(update={"callbacks": manager})
-        return llm.model_copy(update={"callbacks": [*(own or []), self._handler]})
+        return watched(llm, self.callbacks)
 
     def expect_break(self, thread: str, reason: str) -> None:
         """Announce a deliberate break, for example a compaction: the next one is no failure."""
@@ -115,17 +108,14 @@ class PrefixGuard:
             raise PrefixBroken(_message(self.breaks, self.calls), self.breaks)
 
 
-class _Handler(BaseCallbackHandler):
+class _Handler(RunsHandler):
     """Turns each model call into a trunk and shows it to the guard."""
 
-    run_inline = True
-    raise_error = False
-
     def __init__(self, guard: Guard) -> None:
+        super().__init__(Runs())
         self.calls = 0
         self._guard = guard
         self._capture = Capture()
-        self._runs = Runs()
         self._seen: set[UUID] = set()
         self._lock = threading.Lock()
 
@@ -157,42 +147,6 @@ class _Handler(BaseCallbackHandler):
         )
         request = wire_request(kwargs.get("invocation_params") or {})
         self._guard.check(self._capture.trunk(serialiser(), messages[0], request, key))
-
-    def on_chain_start(
-        self,
-        serialized: dict[str, Any],
-        inputs: Any,
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self._runs.started(run_id, parent_run_id)
-
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._runs.ended(run_id)
-
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._runs.ended(run_id)
-
-    def on_tool_start(
-        self,
-        serialized: dict[str, Any],
-        input_str: str,
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        namespace = checkpoint_namespace(metadata or {})
-        self._runs.started(run_id, parent_run_id, tool_namespace=namespace)
-
-    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._runs.ended(run_id)
-
-    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._runs.ended(run_id)
 
 
 def _message(reports: tuple[Report, ...], calls: int) -> str:
