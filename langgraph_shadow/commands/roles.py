@@ -81,9 +81,11 @@ def _run(
     dtype: Literal["float32", "bfloat16"],
 ) -> Report:
     # Imported here: torch takes seconds, and may not be installed.
+    from langgraph_shadow.correction.model import hide_progress
     from langgraph_shadow.correction.report import run
     from langgraph_shadow.server.models import smollm2_folder
 
+    hide_progress()
     return run(
         smollm2_folder() if model == EMBEDDED else Path(model),
         roles_file,

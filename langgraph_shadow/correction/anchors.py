@@ -11,7 +11,7 @@ from langgraph_shadow.correction.lowrank import Factors, range_finder
 from langgraph_shadow.correction.spans import Rope, Span, difference, rows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Anchor:
     """One dense hop, as low-rank factors.
 

@@ -20,13 +20,13 @@ USED_MASS = 0.9
 """Anchors that make up this share of the similarity count as used."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Kept:
     anchor: Anchor
     used: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Pool:
     kept: list[_Kept] = field(default_factory=list)
 

@@ -199,6 +199,13 @@ class LabModel:
         return attention.o_proj(mixed[0].transpose(0, 1).reshape(1, len(positions), -1))
 
 
+def hide_progress() -> None:
+    """Keep transformers from drawing bars while weights are loaded, in this whole process."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
 def load(folder: Path, *, device: str = "auto", dtype: Dtype = "float32") -> tuple[LabModel, Any]:
     """A model folder and its tokenizer.
 

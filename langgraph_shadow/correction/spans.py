@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rope:
     """A rotary position embedding with constant frequencies.
 
@@ -33,7 +33,7 @@ class Rope:
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Span:
     """Keys and values of a stretch of tokens, in every layer.
 
