@@ -6,7 +6,9 @@ import ast
 import importlib
 import importlib.util
 import json
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,12 @@ def test_nothing_else_imports_the_lab() -> None:
         and any(name.startswith(LAB) for name in imported(ast.parse(path.read_text())))
     }
     assert users == {"commands/roles.py"}
+
+
+def test_the_extra_holds_what_is_asked_for() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    listed = project["optional-dependencies"][extra.EXTRA]
+    assert {re.split(r"[<>=]", line)[0] for line in listed} == set(extra.PACKAGES)
 
 
 def test_the_command_imports_it_only_when_it_runs() -> None:
