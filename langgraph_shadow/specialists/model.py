@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -103,24 +104,30 @@ class RoleModel(BaseChatModel):
         arrived: queue.SimpleQueue[str | Reply | BaseException] = queue.SimpleQueue()
         host = self.team.hosts.own()
         captured = self._captured()
+        given_up = threading.Event()
+
+        def tell(text: str) -> None:
+            if given_up.is_set():  # nobody waits any more: end the request
+                raise asyncio.CancelledError
+            arrived.put(text)
 
         async def work() -> None:
             try:
                 async with self.team.server(host) as server:
-                    arrived.put(await self._ask(server, captured, messages, arrived.put))
+                    arrived.put(await self._ask(server, captured, messages, tell))
             except BaseException as error:  # it is raised where somebody waits for it
                 arrived.put(error)
 
         if not host.spawn(work):
             arrived.put(RuntimeError("the shadow's loop thread has ended"))
-        while True:
-            item = arrived.get()
-            if isinstance(item, BaseException):
-                raise item
-            if isinstance(item, Reply):
-                yield from self._last(item)
-                return
-            yield _chunk(item)
+        try:
+            while not isinstance(item := arrived.get(), Reply):
+                if isinstance(item, BaseException):
+                    raise item
+                yield _chunk(item)
+            yield from self._last(item)
+        finally:
+            given_up.set()
 
     async def _astream(
         self,

@@ -89,8 +89,7 @@ class Team:
         self._system = ""
         self._tools: dict[str, BaseTool] = {}
         self._declared = False
-        self._head: Head | None = None
-        self._wire: tuple[Message, ...] = ()
+        self._wire: tuple[Message, ...] | None = None
         self._keys: OrderedDict[TrunkKey, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -124,7 +123,7 @@ class Team:
                         f"specialist {name!r}: its tool {tool.name!r} is not among the declared "
                         "ones; name it in declare(shadow, tools=[…])"
                     )
-                elif self._head is not None:
+                elif self._wire is not None:
                     msg = (
                         f"specialist {name!r}: its tool {tool.name!r} comes after the first "
                         "prompt was sent, and would change every prompt from its beginning; make "
@@ -136,19 +135,15 @@ class Team:
                 raise ValueError(msg)
 
     def head(self) -> Head:
-        """The head; from the first prompt on it stays as it is."""
+        """The head as declared so far."""
         with self._lock:
-            if self._head is None and self._declared:
-                self._head = Head(self._system, tuple(self._tools.values()))
-            return self._head or Head(self._system, tuple(self._tools.values()))
+            return Head(self._system, tuple(self._tools.values()))
 
     def tools(self) -> tuple[Message, ...]:
         """The tools in wire form; from the first prompt on they stay as they are."""
-        head = self.head()
         with self._lock:
-            if self._head is None or len(self._wire) != len(head.tools):
-                self._head = head
-                self._wire = tuple(convert_to_openai_tool(tool) for tool in head.tools)
+            if self._wire is None:
+                self._wire = tuple(convert_to_openai_tool(tool) for tool in self._tools.values())
             return self._wire
 
     def server(self, host: Host) -> AbstractAsyncContextManager[Server]:

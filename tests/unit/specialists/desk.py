@@ -65,16 +65,16 @@ class Desk(FaultServer):
         await reply.end()
 
     def llm(self, **options: Any) -> ChatOpenAI:
-        return ChatOpenAI(
-            base_url=self.base_url,
-            model=MODEL,
-            api_key="x",
-            max_retries=0,
-            stream_usage=True,
-            use_responses_api=False,
-            http_async_client=DefaultAsyncHttpxClient(),
-            **options,
-        )
+        settings: dict[str, Any] = {
+            "base_url": self.base_url,
+            "model": MODEL,
+            "api_key": "x",
+            "max_retries": 0,
+            "stream_usage": True,
+            "use_responses_api": False,
+            "http_async_client": DefaultAsyncHttpxClient(),
+        }
+        return ChatOpenAI(**{**settings, **options})
 
     def shadow(self, **options: Any) -> Shadow:
         return Shadow(self.llm(), **{"branches": [], "guard": "reject", **options})

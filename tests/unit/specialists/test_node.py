@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph, add_messages
 from langgraph.types import Command, interrupt
 
-from langgraph_shadow import Shadow, ShadowError, user_update
+from langgraph_shadow import Affinity, Shadow, ShadowError, user_update
 from langgraph_shadow.specialists import (
     SpecialistError,
     ToolNotAllowedError,
@@ -25,6 +25,7 @@ from langgraph_shadow.specialists import (
 )
 from tests.agents import contents
 from tests.faults.server import BLOCK_SIZE
+from tests.routers import HashRouter
 from tests.unit.specialists.desk import ROLES, Desk, Toolbox, role_of, written
 
 QUESTION = {"messages": [("user", "How fast do glaciers retreat? " * 4)]}
@@ -246,9 +247,12 @@ def test_a_tool_may_hand_over(run: Run) -> None:
         return Command(goto="writer", update={"note": why, "messages": [done]})
 
     with Desk(lambda _: written("hand_over", why="ready")) as desk:
-        builder = one(desk.shadow(), Notes, tools=[hand_over])
+        shadow = desk.shadow(branches=[user_update()], late="deliver")
+        builder = one(shadow, Notes, tools=[hand_over])
         builder.add_node("writer", lambda _: {"messages": [AIMessage("Done.")]})
-        state = run(builder.compile(), QUESTION)
+        state = run(shadow.attach(builder.compile()), QUESTION)
+        assert shadow.drain_sync(timeout=10)
+    assert len(shadow.ledger) == 1  # only its tool node could show this batch
     assert state["note"] == "ready"
     assert [m.type for m in state["messages"]] == ["human", "ai", "tool", "ai"]
     assert state["messages"][1].tool_calls[0]["id"] == state["messages"][2].tool_call_id
@@ -327,6 +331,24 @@ def test_a_tool_may_interrupt(run: Run) -> None:
         ("tool", "ice: yes", []),
         ("ai", ANSWERS["finder"], []),
     ]
+
+
+def test_its_requests_carry_the_session(run: Run) -> None:
+    with Desk(says) as desk, HashRouter([desk.port]) as router:
+        llm = desk.llm(base_url=router.base_url)
+        shadow = Shadow(llm, branches=[], affinity=Affinity.for_router("vllm-router"))
+        run(shadow.attach(chain(shadow).compile()), QUESTION, {"configurable": {"thread_id": "t"}})
+    sessions = {name.lower(): r.headers[name] for r in router.generated() for name in r.headers}
+    assert len(router.generated()) == len(ROLES)
+    assert sessions["x-session-id"] == shadow._affinity.session("t")
+
+
+def test_a_sync_run_that_is_given_up_ends_its_request() -> None:
+    with Desk(lambda _: "Ice. " * 200) as desk:
+        shadow = desk.shadow()
+        for _ in shadow.attach(chain(shadow).compile()).stream(QUESTION, stream_mode="messages"):
+            break
+    assert len(desk.bodies) == 1
 
 
 def test_two_system_prompts_are_refused(run: Run) -> None:
