@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -115,3 +117,9 @@ def test_values_out_of_range(shadow: Shadow, options: dict[str, Any], problem: s
 def test_writes_that_lead_nowhere(shadow: Shadow, writes: Any) -> None:
     with pytest.raises(TypeError, match="writes"):
         specialist(shadow, name="a", role="A.", writes=writes)
+
+
+def test_nothing_of_the_library_needs_specialists() -> None:
+    seen = "import sys, langgraph_shadow; print([m for m in sys.modules if 'specialists' in m])"
+    done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
