@@ -138,6 +138,10 @@ async def run_hop(
         problem = f"the server failed or could not be reached: {_short(error)}"
         remedy = "Is it running? A retry policy of the node sends the request again."
         raise SpecialistError(hop.specialist, problem, remedy=remedy) from error
+    if answer.finish_reason is None:  # the client closes the stream of an endless answer
+        problem = f"its answer did not end within {len(answer.text)} characters"
+        remedy = "Limit it with max_tokens, or ask for less in the role."
+        raise SpecialistError(hop.specialist, problem, remedy=remedy)
     call = asked_call(prose.raw, form) if captured.trunk.tools else None
     _record(team, hop, captured.trunk, aligned, answer, predicted, call, server)
     return Reply(call, answer, prose.feed("", final=True))

@@ -102,3 +102,17 @@ def test_the_experiment_notebook_compares_every_variant_offline() -> None:
     for key in ("skip_precision", "skip_recall", "one_sentence", "language", "lag_s"):
         assert key in text
     assert "3 experiments and 150 scores recorded" in text
+
+
+def test_the_specialists_notebook_shows_both_ledgers_and_the_refusal() -> None:
+    text = printed(named("05_specialists"))
+    assert "model: smollm2" in text
+    proof = re.search(r"predicted = cached on (\d+) of (\d+) hops", text)
+    assert proof
+    assert proof[1] == proof[2] != "0"
+    assert "role first" in text
+    assert "role last" in text
+    saved = re.findall(r"(\d+) prompt tokens computed with the role in front, (\d+) behind", text)
+    assert len(saved) == 2
+    assert all(int(behind) < int(front) / 2 for front, behind in saved)
+    assert "ToolNotAllowedError" in text

@@ -198,6 +198,13 @@ def test_a_failing_server_is_raised_with_what_to_do(run: Run) -> None:
         run(chain(desk.shadow()).compile(), QUESTION)
 
 
+def test_an_endless_answer_is_not_cut_in_silence(run: Run) -> None:
+    with Desk(lambda _: "Ice is cold. " * 2000) as desk:
+        graph = chain(desk.shadow()).compile()
+        with pytest.raises(SpecialistError, match="did not end within 2"):
+            run(graph, QUESTION)
+
+
 class Notes(TypedDict):
     messages: Annotated[list[Any], add_messages]
     note: str
