@@ -52,28 +52,23 @@ class Lab:
         model: The model.
         prompts: Roles and contexts.
         prefixes: The cache of each role prompt in front.
-        prefill_s: Seconds of every exact prefill of a context behind a role prompt.
+        prefill_s: Seconds of one exact prefill of each context, as `time_prefill` found them.
     """
 
     model: LabModel
     prompts: Prompts
     prefixes: list[Span] = field(default_factory=list)
-    prefill_s: list[float] = field(default_factory=list)
+    prefill_s: dict[int, float] = field(default_factory=dict)
     _exact: list[list[Span]] = field(default_factory=list)
     _probes: dict[tuple[int, int], list[_Probe]] = field(default_factory=dict)
 
     def prepare(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Compute every agent's exact cache of every context, the first one twice to warm up."""
+        """Compute every agent's exact cache of every context."""
         self.prefixes = [self.model.prefill(role.front) for role in self.prompts.roles]
-        self.model.prefill(self.prompts.contexts[0].tokens, self.prefixes[0])
         for context in self.prompts.contexts:
             say(f"exact caches: {context.name}")
-            spans = []
-            for prefix in self.prefixes:
-                span, seconds = self.timed(self._prefill(context.tokens, prefix))
-                self.prefill_s.append(seconds)
-                spans.append(span.to("cpu"))
-            self._exact.append(spans)
+            spans = [self.model.prefill(context.tokens, prefix) for prefix in self.prefixes]
+            self._exact.append([span.to("cpu") for span in spans])
 
     def exact(self, context: int, agent: int) -> Span:
         """An agent's exact cache of a context, behind its own role prompt."""
@@ -112,13 +107,15 @@ class Lab:
         self._wait()
         return result, time.perf_counter() - begin
 
+    def time_prefill(self, context: int) -> None:
+        """Prefill a context once more, for a time that is taken beside those of the methods."""
+        tokens, prefix = self.prompts.contexts[context].tokens, self.prefixes[1]
+        self.prefill_s[context] = self.timed(lambda: self.model.prefill(tokens, prefix))[1]
+
     @property
     def prefill_median_s(self) -> float:
         """Median seconds of an exact prefill of a context behind a role prompt."""
-        return statistics.median(self.prefill_s)
-
-    def _prefill(self, tokens: torch.Tensor, prefix: Span) -> Callable[[], Span]:
-        return lambda: self.model.prefill(tokens, prefix)
+        return statistics.median(self.prefill_s.values())
 
     def _probes_of(self, context: int, agent: int) -> Sequence[_Probe]:
         known = self._probes.get((context, agent))

@@ -114,9 +114,10 @@ def measure(
             Method(gated, chained=True),
         ]
         found += [_kept(lab, context, agent) for agent in agents]
+        lab.time_prefill(context)
         for method in methods:
             found += _along(lab, method, context)
-        found += [_role_last(lab, context, agent) for agent in agents]
+        found += _role_last(lab, context)
     return found
 
 
@@ -189,26 +190,24 @@ def _kept(lab: Lab, context: int, agent: int) -> Observation:
     return Observation(KEPT, "reference", context, agent, lab.score(context, agent, cache))
 
 
-def _role_last(lab: Lab, context: int, agent: int) -> Observation:
+def _role_last(lab: Lab, context: int) -> Iterator[Observation]:
     """The role behind the context: the shared cache against one prefill of the same prompt."""
-    model, role = lab.model, lab.prompts.roles[agent]
+    model, head = lab.model, lab.prompts.head
     tokens, text = lab.prompts.contexts[context].tokens, lab.prompts.contexts[context].continuation
-    head = lab.prompts.head
-    shared = model.prefill(tokens, model.prefill(head) if len(head) else None)
-    if len(head):
-        shared = model.prefill(head).then(shared)
-    own, seconds = lab.timed(lambda: model.prefill(role.behind, shared))
-    once = model.logits(torch.cat((head, tokens, role.behind, text)), None, last=len(text))
-    reused = model.logits(text, shared.then(own), last=len(text))
-    return Observation(
-        method=ROLE_LAST,
-        kind="exact",
-        context=context,
-        agent=agent,
-        scores=Scores(compare(once, reused)),
-        seconds=seconds,
-        own=len(role.behind) * model.numbers_per_token,
-    )
+    shared = model.prefill(torch.cat((head, tokens)))
+    for agent, role in enumerate(lab.prompts.roles[1:], start=1):
+        own, seconds = lab.timed(lambda role=role: model.prefill(role.behind, shared))  # type: ignore[misc]
+        once = model.logits(torch.cat((head, tokens, role.behind, text)), None, last=len(text))
+        reused = model.logits(text, shared.then(own), last=len(text))
+        yield Observation(
+            method=ROLE_LAST,
+            kind="exact",
+            context=context,
+            agent=agent,
+            scores=Scores(compare(once, reused)),
+            seconds=seconds,
+            own=len(role.behind) * model.numbers_per_token,
+        )
 
 
 def _explained(lab: Lab, context: int, span: Span) -> tuple[float, float]:

@@ -139,13 +139,15 @@ def _share(value: float, effect: float) -> float | None:
 def _costs(lab: Lab, mine: Sequence[Observation]) -> dict[str, Any]:
     if mine[0].kind == "reference":
         return {}
-    times = [one.seconds for one in mine if one.seconds is not None]
-    seconds = statistics.median(times) if times else None
+    times = {one.context: one.seconds for one in mine if one.seconds is not None}
+    # Each time against the prefill of the same context, which was taken next to it: on a shared
+    # machine the load drifts.
+    shares = [seconds / lab.prefill_s[context] for context, seconds in times.items()]
     whole = len(lab.prompts.contexts[0].tokens) * lab.model.numbers_per_token
     own = max(one.own or 0 for one in mine)
     return {
-        "ms": None if seconds is None else round(seconds * 1e3, 1),
-        "of_prefill": None if seconds is None else round(seconds / lab.prefill_median_s, 4),
+        "ms": round(statistics.median(times.values()) * 1e3, 1) if times else None,
+        "of_prefill": round(statistics.median(shares), 4) if shares else None,
         "copy_mib": _mib(own if mine[0].method == ROLE_LAST else whole),
         "factors_mib": _mib(own),
         "stored_mib": _mib(max(one.stored for one in mine)),
