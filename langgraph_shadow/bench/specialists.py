@@ -31,6 +31,8 @@ CONTEXTS = (1000, 2000, 4000, 6000)
 THREADS = (1, 4)
 REPEATS = 3
 ANSWER_TOKENS = 48
+WORDS = "([a-z]{2,12} ){200}"
+"""What answers are made of: a model without sense would else write tokens that are no text."""
 KV_EVERY_S = 0.05
 GROUP: str | None = "case"
 COLUMNS: Mapping[str, str] = {
@@ -131,7 +133,7 @@ async def _sample(session: Session, arm: Arm, agents: int, text: str, threads: i
 
     async def converse(at_once: bool) -> None:
         salt, watch = fresh_salt(), Stopwatch()
-        body = {"cache_salt": salt, "ignore_eos": True}
+        body = {"cache_salt": salt, "ignore_eos": True, "structured_outputs": {"regex": WORDS}}
         llm = session.llm(max_tokens=ANSWER_TOKENS, extra_body=body)
         shadow = Shadow(llm, branches=[], guard="off")
         graph = _graph(arm, names, llm, shadow, at_once=at_once)
