@@ -112,7 +112,7 @@ def _fit(sums: Sequence[Sums], rank: int, ridge: float) -> Factors:
 
 def _sums(before: torch.Tensor, after: torch.Tensor) -> Sums:
     features = _features(before)
-    return Sums(features.mT @ features, features.mT @ rows(after - before))
+    return Sums(features.mT @ features, features.mT @ (rows(after) - rows(before)))
 
 
 def _features(part: torch.Tensor) -> torch.Tensor:

@@ -75,15 +75,13 @@ class Span:
 
     def plus(self, keys: torch.Tensor, values: torch.Tensor) -> Span:
         """The span with something added to it, each [L, n, H·D]."""
-        shape = self.keys.shape
-        return Span(
-            self.keys + keys.reshape(shape), self.values + values.reshape(shape), self.start
-        )
+        added = (part.reshape(self.keys.shape).to(self.keys.dtype) for part in (keys, values))
+        return Span(self.keys + next(added), self.values + next(added), self.start)
 
 
 def rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Keys or values [L, n, H, D] as one matrix a layer, [L, n, H·D]."""
-    return tensor.flatten(-2)
+    """Keys or values [L, n, H, D] as matrices [L, n, H·D], in single precision at least."""
+    return tensor.flatten(-2).to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def difference(exact: Span, base: Span, rope: Rope) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,4 +91,4 @@ def difference(exact: Span, base: Span, rope: Rope) -> tuple[torch.Tensor, torch
         ΔK and ΔV, each [L, n, H·D].
     """
     there, here = exact.moved(0, rope), base.moved(0, rope)
-    return rows(there.keys - here.keys), rows(there.values - here.values)
+    return rows(there.keys) - rows(here.keys), rows(there.values) - rows(here.values)

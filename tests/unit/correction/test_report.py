@@ -119,6 +119,16 @@ def test_the_run_can_be_repeated(
     assert one == other
 
 
+def test_half_precision_costs_rounding_and_says_so(
+    folder: Path, roles: Path, contexts: list[Path]
+) -> None:
+    report = run(
+        folder, roles, contexts, tokens=24, continuation=8, dtype="bfloat16", settings=SMALL
+    )
+    assert 1e-7 < max(report.summary["worst_sanity_kl"].values()) < report.summary["rotated_kl"]
+    assert report.settings["dtype"] == "bfloat16"
+
+
 def test_notes_recommend_and_list_deviations(report: Report) -> None:
     assert report.notes[0].startswith("Put the role behind the context")
     assert sum(note.startswith("Differs from what was published") for note in report.notes) == 5
