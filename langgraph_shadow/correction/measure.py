@@ -116,7 +116,7 @@ def measure(
         found += [_kept(lab, context, agent) for agent in agents]
         lab.time_prefill(context)
         for method in methods:
-            found += _along(lab, method, context)
+            found += along(lab, method, context)
         found += _role_last(lab, context)
     return found
 
@@ -154,7 +154,7 @@ def _learning(
     ]
 
 
-def _along(lab: Lab, method: Method, context: int) -> Iterator[Observation]:
+def along(lab: Lab, method: Method, context: int) -> Iterator[Observation]:
     """One method from the first agent on; the next hop starts from what it made of this one."""
     reuse = method.reuse
     served = len(lab.prompts.roles) - 1
