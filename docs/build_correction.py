@@ -97,7 +97,7 @@ def _where(report: Mapping[str, Any]) -> str:
         f"{settings['tokens']} tokens, {len(roles)} roles of {min(roles)} to {max(roles)} tokens "
         f"with their template, torch {versions['torch']} (threads: {machine['threads']}) on "
         f"{machine['cores']} cores ({machine['cpu']}, load {machine['load_before']} before and "
-        f"{machine['load_after']} after). It took {settings['cpu_s']:.0f} s of processor time; a "
+        f"{machine['load_after']} after). It took {settings['wall_s']:.0f} s; a "
         f"prefill of a context {settings['prefill_ms']:.0f} ms."
     )
 

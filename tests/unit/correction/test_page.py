@@ -43,7 +43,8 @@ def test_the_measured_run_holds_what_it_must(measured: Report) -> None:
     assert settings["contexts"] == 8
     assert settings["tokens"] == 512
     assert all(40 <= tokens <= 55 for tokens in settings["role_tokens"].values())
-    assert settings["cpu_s"] < 2 * 600, "ten minutes on two cores"
+    assert measured.machine["cores"] == 2
+    assert settings["wall_s"] <= 600
     assert summary["worst_sanity_kl"]["100% most deviating"] < 1e-9
     assert summary["worst_sanity_kl"]["ceiling r=full"] < 1e-9
     assert summary["role_last_kl"] < 1e-5
