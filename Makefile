@@ -51,8 +51,9 @@ format: $(STAMP) ## Format the code and apply safe fixes.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Write the API reference from the docstrings.
+docs: $(STAMP) ## Write the API reference, and the README's numbers from benchmarks/results/.
 	$(BIN)/python docs/build_api.py
+	$(BIN)/python docs/build_numbers.py
 
 $(STAMP): pyproject.toml
 	@echo "Installing into $(VENV): about 3 GB, a few minutes."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,31 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_api_reference_is_what_the_docstrings_say() -> None:
-    spec = importlib.util.spec_from_file_location("build_api", ROOT / "docs" / "build_api.py")
+def script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.TARGET.read_text() == module.api(), "run `make docs`"
+    return module
+
+
+def test_the_api_reference_is_what_the_docstrings_say() -> None:
+    build = script("build_api")
+    assert build.TARGET.read_text() == build.api(), "run `make docs`"
+
+
+def test_the_readme_quotes_the_benchmarks_results() -> None:
+    build = script("build_numbers")
+    assert build.README.read_text() == build.readme(), "run `make docs`"
+
+
+def test_a_number_that_drifts_is_found(tmp_path: Path) -> None:
+    build = script("build_numbers")
+    for path in build.RESULTS.glob("*.json"):
+        text = path.read_text()
+        (tmp_path / path.name).write_text(text.replace('"aligned_ms": ', '"aligned_ms": 9'))
+    assert build.README.read_text() != build.readme(tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
