@@ -28,7 +28,7 @@ LIFETIMES_S = (30, 300, 480)
 blocks (facts/kv-sharing.md §C)."""
 
 ANSWER_TOKENS = 24
-BATCHES = 3
+BATCHES = 2
 DRAIN_S = 60.0
 REPEATS = 5
 GROUP: str | None = "case"

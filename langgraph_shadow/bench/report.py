@@ -63,6 +63,7 @@ class Report(BaseModel):
         """This report and another one of the same benchmark, as one."""
         return Report(
             bench=self.bench,
+            versions={**self.versions, **other.versions},
             server=self.server,
             settings={**self.settings, **other.settings},
             rows=[*self.rows, *other.rows],
