@@ -96,7 +96,7 @@ class Proxy(BaseHTTPRequestHandler):
         print(json.dumps(report), flush=True)
         second = {**body, "kv_transfer_params": computed["kv_transfer_params"]}
         answer = self._send(self.decode, json.dumps(second).encode())
-        self.handles.keep(conversation, self._relay(answer))
+        self._relay(answer, conversation)
 
     def _send(self, server: str, payload: bytes | None) -> http.client.HTTPResponse:
         there = http.client.HTTPConnection(urlsplit(server).netloc)
@@ -105,23 +105,22 @@ class Proxy(BaseHTTPRequestHandler):
         there.request(self.command, self.path, payload, headers)
         return there.getresponse()
 
-    def _relay(self, answer: http.client.HTTPResponse) -> dict[str, Any] | None:
-        """Pass an answer on as it comes; returns the handle in it."""
+    def _relay(self, answer: http.client.HTTPResponse, conversation: str | None = None) -> None:
+        """Pass an answer on as it comes; its handle is kept before the client can ask again."""
         if "event-stream" not in (answer.headers["content-type"] or ""):
             content = answer.read()
+            self.handles.keep(conversation, handle_in(content))
             self._answer(answer.status, content, answer.headers["content-type"])
-            return handle_in(content)
+            return
         self.send_response(answer.status)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        found = None
         for line in answer:
+            self.handles.keep(conversation, handle_in(line.removeprefix(b"data: ")))
             self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
             self.wfile.flush()
-            found = handle_in(line.removeprefix(b"data: ")) or found
         self.wfile.write(b"0\r\n\r\n")
-        return found
 
     def _answer(self, status: int, content: bytes, kind: str | None = None) -> None:
         self.send_response(status)
