@@ -28,7 +28,8 @@ class HopRow:
         prompt_tokens: Tokens of the whole prompt, as the server counted them.
         predicted: Tokens that the block rule says will hit, given what this process sent before;
             None for the first prompt of a thread, where it cannot know what others sent, and
-            where the server does not render.
+            where the server does not render. Of two that run side by side, one may find less:
+            what the other sent is perhaps not computed yet.
         cached: Tokens that the server says did hit; None when it does not say.
         generated: Tokens generated.
         ttft_ms: Milliseconds from sending to the first token.

@@ -165,18 +165,22 @@ async def test_role_first_computes_everything_again(target: Target) -> None:
 
 
 async def test_roles_side_by_side_share_one_trunk(vllm_server: VllmServer) -> None:
+    """Behind a first hop, which computes the trunk; which of the others is first is a race."""
     shadow = Shadow(model(vllm_server), branches=[], guard="reject")
+    first, *others = ROLES
     builder = StateGraph(MessagesState)
     for name, role in ROLES.items():
         builder.add_node(name, specialist(shadow, name=name, role=role))
-        builder.add_edge(START, name)
+    builder.add_edge(START, first)
+    for name in others:
+        builder.add_edge(first, name)
     question = {"messages": [("user", f"({uuid4()}) {GLACIERS * 6}")]}
     state = await shadow.attach(builder.compile()).ainvoke(question, thread())
     assert {m.name for m in state["messages"][1:]} == set(ROLES)
-    rows = sorted(ledger_of(shadow).rows, key=lambda r: r.cached or 0)
-    assert [r.predicted == r.cached or r.predicted is None for r in rows] == [True] * 3
-    assert rows[0].computed > 300
-    assert all(row.computed < 3 * BLOCK for row in rows[1:])
+    leader, *rest = ledger_of(shadow).rows
+    assert leader.computed > 300
+    assert len(rest) == len(others)
+    assert all(row.computed < leader.computed / 2 for row in rest)
 
 
 async def test_a_thread_is_taken_up_again(vllm_server: VllmServer) -> None:

@@ -17,12 +17,12 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
 from langgraph_shadow import Shadow, ShadowEvent
-from langgraph_shadow.delivery.ledger import LedgerRow
+from langgraph_shadow.delivery.ledger import Ledger, LedgerRow
 from langgraph_shadow.runner import batch
 from langgraph_shadow.runner.load import Load
 from tests.agents import TOOLS
-from tests.faults import scripts
-from tests.faults.harness import BATCHES, BRANCH, MODES, Mode, accounted, async_agent, model, run
+from tests.faults import harness, scripts
+from tests.faults.harness import BATCHES, BRANCH, MODES, Mode, accounted, async_agent, model
 from tests.faults.server import SENTENCE, FaultServer, Reply, Script, metrics_page, serve_chat
 
 
@@ -30,6 +30,36 @@ from tests.faults.server import SENTENCE, FaultServer, Reply, Script, metrics_pa
 def server() -> Iterator[FaultServer]:
     with FaultServer() as running:
         yield running
+
+
+_news = threading.Condition()
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new row is news."""
+    add = Ledger.add
+
+    def spy(ledger: Ledger, row: LedgerRow) -> None:
+        add(ledger, row)
+        with _news:
+            _news.notify_all()
+
+    monkeypatch.setattr(Ledger, "add", spy)
+
+
+def in_turn(shadow: Shadow) -> harness.Hook:
+    """The second tool waits for the first batch's row: this agent is faster than any server."""
+
+    def hook(call: int) -> None:
+        with _news:
+            assert _news.wait_for(lambda: len(shadow.ledger) >= call, 20)
+
+    return hook
+
+
+def run(mode: Mode, server: FaultServer, shadow: Shadow) -> harness.Outcome:
+    return harness.run(mode, server, shadow, in_turn(shadow))
 
 
 def shadow_on(server: FaultServer, **options: Any) -> Shadow:
@@ -253,7 +283,7 @@ class TestTheAnswerCameFirst:
         shadow = shadow_on(server, late="cancel")
 
         async def main() -> bool:
-            async with async_agent(server, shadow) as agent:
+            async with async_agent(server, shadow, in_turn(shadow)) as agent:
                 await agent.arun()
             drained = asyncio.ensure_future(shadow.drain(timeout=20))
             await asyncio.sleep(0)
@@ -287,7 +317,7 @@ class TestTheAnswerCameFirst:
 
 async def run_and_wait(server: FaultServer, shadow: Shadow) -> list[LedgerRow]:
     """Run without draining, let the server go on, and wait until every branch has its row."""
-    async with async_agent(server, shadow) as agent:
+    async with async_agent(server, shadow, in_turn(shadow)) as agent:
         await agent.arun()
     server.go.set()
     return await rows(shadow)
