@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
     from langgraph_shadow.alignment.answer import Opening
 
-__all__ = ["DEFAULT", "Aligned", "Ladder", "refuse_reason"]
+__all__ = ["DEFAULT", "DISTRUST_BLOCKS", "Aligned", "Ladder", "refuse_reason"]
 
 DEFAULT = tuple(CARRIERS)
 """Every carrier, in order: the user's own turn first, tool output and prefill last."""
 
 REMEMBERED = 256
 """Choices kept at most; a server serves far fewer templates."""
+
+
+DISTRUST_BLOCKS = 2
+"""Blocks by which `cached` may fall short of its prediction before a carrier is proved again."""
 
 
 @dataclass(frozen=True, slots=True)

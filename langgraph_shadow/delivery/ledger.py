@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import threading
 import time
 from collections import Counter, deque
@@ -10,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rich.console import Console
 from rich.table import Table
 
 from langgraph_shadow.delivery.calls import CallRow
+from langgraph_shadow.delivery.printing import html_table, printed
 from langgraph_shadow.delivery.return_clock import ReturnClock
 from langgraph_shadow.delivery.timeline import timeline
 
@@ -246,26 +245,15 @@ class Ledger:
         return self.table()
 
     def __str__(self) -> str:
-        console = Console(width=140, record=False)
-        with console.capture() as capture:
-            console.print(self.table())
-        return capture.get()
+        return printed(self.table(), width=140)
 
     def __repr__(self) -> str:
         return f"<Ledger {self.summary()}>"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name, _ in _COLUMNS)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
-            for row in self.rows
-        )
-        caption = html.escape(self.summary())
-        return (
-            f"{timeline(self.calls, self.rows)}"
-            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table>{self.returns._repr_html_()}"
-        )
+        heads = (name for name, _ in _COLUMNS)
+        table = html_table(self.summary(), heads, map(_cells, self.rows))
+        return f"{timeline(self.calls, self.rows)}{table}{self.returns._repr_html_()}"
 
 
 _COLUMNS = (

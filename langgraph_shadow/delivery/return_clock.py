@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import statistics
 import threading
@@ -11,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
+
+from langgraph_shadow.delivery.printing import html_table, printed
 
 if TYPE_CHECKING:
     from langgraph_shadow.delivery.calls import CallRow
@@ -167,10 +167,7 @@ class ReturnClock:
         return self.table()
 
     def __str__(self) -> str:
-        console = Console(width=120, record=False)
-        with console.capture() as capture:
-            console.print(self.table())
-        return capture.get()
+        return printed(self.table(), width=120)
 
     def __repr__(self) -> str:
         return f"<ReturnClock {self.summary() or 'no return yet'}>"
@@ -178,16 +175,7 @@ class ReturnClock:
     def _repr_html_(self) -> str:
         if not self.gaps:
             return ""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._rows()
-        )
-        caption = html.escape(self.summary())
-        return (
-            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table>"
-        )
+        return html_table(self.summary(), _COLUMNS, self._rows())
 
     def _rows(self) -> Iterable[tuple[str, ...]]:
         by_tool: dict[str, list[float]] = {}

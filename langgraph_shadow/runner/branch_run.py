@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from langgraph_shadow.alignment.blocks import predicted_cached
-from langgraph_shadow.alignment.ladder import Ladder, refuse_reason
+from langgraph_shadow.alignment.ladder import DISTRUST_BLOCKS, Ladder
 from langgraph_shadow.alignment.render import Prompt, RendererUnavailableError, Rendering, common
 from langgraph_shadow.alignment.session import Aligned
 from langgraph_shadow.branches.branch import Branch
 from langgraph_shadow.branches.verdict import SentenceWatch, Verdict, read_verdict
-from langgraph_shadow.errors import AlignmentError
 from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.budget import Budget, Refusal
 from langgraph_shadow.runner.failures import failure_of
@@ -22,6 +21,7 @@ from langgraph_shadow.runner.kv_events import Residency
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
 from langgraph_shadow.runner.priority import ask_later
+from langgraph_shadow.runner.sending import send_aligned
 from langgraph_shadow.runner.server import Server
 from langgraph_shadow.runner.spending import added, computed
 from langgraph_shadow.runner.streaming import Answer, never
@@ -36,9 +36,6 @@ vLLM takes four at most (`VLLM_MAX_STOP_STRINGS`)."""
 
 AHEAD = "ahead of the orchestrator"
 """A branch that found its orchestrator's request not yet computed, where no stream shows it."""
-
-_DISTRUST_BLOCKS = 2
-"""Blocks by which `cached` may fall short before the carrier is proved again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +275,15 @@ class BranchRun:
         until: Callable[[str], bool] = never,
     ) -> Answer:
         async def ask(fields: dict[str, Any]) -> Answer:
-            return await self._request(aligned, fields, on_first_token, until)
+            return await send_aligned(
+                self._server.engine,
+                self.trunk,
+                aligned,
+                body=fields,
+                headers=self._route.headers,
+                until=until,
+                on_first_token=on_first_token,
+            )
 
         body = {
             **self._route.body,
@@ -296,40 +301,6 @@ class BranchRun:
             raise
         self.budget.spend(computed(aligned, answer))
         return answer
-
-    async def _request(
-        self,
-        aligned: Aligned,
-        body: dict[str, Any],
-        on_first_token: Callable[[], None],
-        until: Callable[[str], bool],
-    ) -> Answer:
-        engine = self._server.engine
-        if aligned.prompt is not None:
-            fields = {**aligned.prompt.fields, **body}
-            refused = refuse_reason(self.trunk, fields, model=aligned.prompt.model)
-            if refused is not None:
-                raise AlignmentError(refused)
-            return await engine.chat(
-                aligned.prompt,
-                body=body,
-                headers=self._route.headers,
-                until=until,
-                on_first_token=on_first_token,
-            )
-        if aligned.opening is not None and aligned.opening.stop:
-            body["stop_token_ids"] = list(aligned.opening.stop)
-        # thinking markers are special tokens in some tokenizers, and must be seen to be cut off
-        body["skip_special_tokens"] = False
-        salt = self.trunk.fields.get("cache_salt")
-        return await engine.complete(
-            self.trunk.model,
-            aligned.items or (),
-            body={**body, "cache_salt": salt} if salt else body,
-            headers=self._route.headers,
-            until=until,
-            on_first_token=on_first_token,
-        )
 
     def _check(
         self, aligned: Aligned, answer: Answer, predicted: int | None, held: int | None
@@ -357,7 +328,7 @@ class BranchRun:
                 answer.prompt_tokens,
                 len(aligned.branch),
             )
-        if answer.cached >= predicted - _DISTRUST_BLOCKS * self._server.block_size:
+        if answer.cached >= predicted - DISTRUST_BLOCKS * self._server.block_size:
             return ""
         if other_prompt:
             return "another prompt"

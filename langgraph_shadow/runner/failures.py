@@ -43,16 +43,17 @@ def failure_of(error: Exception, *, timeout: float) -> Failure:
         case TimeoutError():
             return Failure(f"no verdict within {timeout:g} s")
         case openai.APIStatusError():
-            reason = f"the server answered {error.status_code}: {_short(error.message)}"
+            reason = f"the server answered {error.status_code}: {one_line(error.message)}"
             return Failure(reason, healthy=error.status_code in _OF_THE_PROMPT)
         case httpx2.HTTPStatusError():
-            return Failure(_short(error))
+            return Failure(one_line(error))
         case openai.APIConnectionError() | httpx2.HTTPError() | OSError():
-            return Failure(f"the server could not be reached: {_short(error)}", away=True)
+            return Failure(f"the server could not be reached: {one_line(error)}", away=True)
         case openai.OpenAIError():
-            return Failure(f"the server failed: {_short(error)}")
-    return Failure(f"{type(error).__name__}: {_short(error)}", healthy=None, bug=True)
+            return Failure(f"the server failed: {one_line(error)}")
+    return Failure(f"{type(error).__name__}: {one_line(error)}", healthy=None, bug=True)
 
 
-def _short(error: object) -> str:
+def one_line(error: object) -> str:
+    """An error's words in one line of 200 characters at most."""
     return " ".join(str(error).split())[:200]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _KEEPER = Path(__file__).resolve().with_name("keeper.py")
 _STOP_S = 20.0
@@ -24,9 +24,12 @@ class Kept:
         pid: Its process id; 0 before the start.
     """
 
-    def __init__(self, command: Sequence[str], log_path: Path) -> None:
-        """Describes the process; nothing is started yet."""
+    def __init__(
+        self, command: Sequence[str], log_path: Path, *, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Describes the process; nothing is started yet. It gets our environment, or `env`."""
         self._command = tuple(command)
+        self._env = env
         self._keeper: subprocess.Popen[bytes] | None = None
         self.log_path = log_path
         self.pid = 0
@@ -50,12 +53,23 @@ class Kept:
         # `-I`: the keeper needs the standard library only, and must start whatever lies around.
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", str(_KEEPER), str(self.log_path), *self._command],
+            env=self._env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        assert self._keeper.stdout is not None
-        self.pid = int(self._keeper.stdout.readline() or 0)
+        self.pid = self._said() or 0
+
+    def exit_status(self) -> int | None:
+        """The exit status of a process that has ended by itself; told once."""
+        return self._said()
+
+    def kill(self) -> None:
+        """Kills it with all its children at once, as a crash would."""
+        if self._keeper is not None:
+            os.killpg(self._keeper.pid, signal.SIGKILL)
+            self._keeper.wait()
+        self.stop()
 
     def stop(self) -> None:
         """Ends it with all its children; does nothing when it is not running."""
@@ -71,3 +85,10 @@ class Kept:
             keeper.wait()
         if keeper.stdout:
             keeper.stdout.close()
+
+    def _said(self) -> int | None:
+        """The next number that the keeper tells."""
+        if self._keeper is None or self._keeper.stdout is None:
+            return None
+        line = self._keeper.stdout.readline().strip()
+        return int(line) if line else None

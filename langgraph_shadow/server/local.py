@@ -6,9 +6,7 @@ import contextlib
 import itertools
 import os
 import re
-import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 import httpx2
 
 from langgraph_shadow.errors import ServerConfigError
+from langgraph_shadow.server.kept import Kept
 from langgraph_shadow.server.models import (
     EMBEDDED_MODELS,
     LOCAL_SERVER,
@@ -53,9 +52,7 @@ DEFAULT_ENV = {
     "DO_NOT_TRACK": "1",
 }
 
-_KEEPER = Path(__file__).resolve().with_name("keeper.py")
 _POLL_S = 0.25
-_STOP_S = 20.0
 _ERROR_LINE = re.compile(r"(?:^|\] +)[\w.]*(?:Error|Exception): |: error: ")
 _started = itertools.count()
 
@@ -112,7 +109,7 @@ class LocalServer:
             self._env["VLLM_CPU_OMP_THREADS_BIND"] = cpus or _one_core()
         self._start_timeout = start_timeout
         self._progress = progress
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._kept: Kept | None = None
         self.port = port or free_port()
         self.root_url = f"http://{HOST}:{self.port}"
         self.base_url = f"{self.root_url}/v1"
@@ -150,30 +147,20 @@ class LocalServer:
 
     def stop(self) -> None:
         """Ends the server and all its processes; does nothing when it is not running."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is None:
-            return
-        if keeper.stdin:
-            keeper.stdin.close()  # the keeper takes this as the owner's end
-        try:
-            keeper.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(keeper.pid, signal.SIGKILL)
-            keeper.wait()
-        if keeper.stdout:
-            keeper.stdout.close()
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.stop()
 
     def kill(self) -> None:
         """Kills the server with all its processes at once, as a crash would."""
-        if self._keeper is not None:
-            os.killpg(self._keeper.pid, signal.SIGKILL)
-            self._keeper.wait()
-        self.stop()
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.kill()
 
     @property
     def running(self) -> bool:
         """Whether vLLM was started and has not ended."""
-        return self._keeper is not None and self._keeper.poll() is None
+        return self._kept is not None and self._kept.running
 
     def _launch(self, folder: Path) -> None:
         # The last flag wins: the caller's over the defaults, and ours where the URL depends on it.
@@ -183,26 +170,18 @@ class LocalServer:
             *self._extra_args,
             *("--model", str(folder), "--port", str(self.port)),
         )
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.log_path.write_text("", encoding="utf-8")
-        # `-I`: the keeper needs the standard library only, and must start whatever lies around.
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-I", str(_KEEPER), str(self.log_path), *VLLM, *arguments],
-            env=self._env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self.pid = self._keeper_says() or 0
+        self._kept = Kept((*VLLM, *arguments), self.log_path, env=self._env)
+        self._kept.start()
+        self.pid = self._kept.pid
 
     def _wait_until_ready(self, begun: float) -> None:
-        keeper = self._keeper
-        assert keeper is not None
+        kept = self._kept
+        assert kept is not None
         while True:
             seconds = time.monotonic() - begun
             self._progress("starting vLLM", seconds)
-            if keeper.poll() is not None:
-                problem = f"vLLM ended with status {self._keeper_says()}"
+            if not kept.running:
+                problem = f"vLLM ended with status {kept.exit_status()}"
                 raise self._failure(problem)
             if seconds > self._start_timeout:
                 problem = f"vLLM was not ready after {seconds:.0f} s"
@@ -213,12 +192,6 @@ class LocalServer:
             time.sleep(_POLL_S)
         served = httpx2.get(f"{self.base_url}/models", trust_env=False).json()
         self.model = served["data"][0]["id"]
-
-    def _keeper_says(self) -> int | None:
-        if self._keeper is None or self._keeper.stdout is None:
-            return None
-        line = self._keeper.stdout.readline().strip()
-        return int(line) if line else None
 
     def _failure(self, problem: str) -> ServerConfigError:
         lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()

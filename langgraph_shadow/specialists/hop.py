@@ -12,9 +12,11 @@ import httpx2
 import openai
 
 from langgraph_shadow.alignment.blocks import predicted_cached
-from langgraph_shadow.alignment.ladder import Aligned, refuse_reason
+from langgraph_shadow.alignment.ladder import DISTRUST_BLOCKS, Aligned
 from langgraph_shadow.alignment.render import Prompt, RendererUnavailableError
 from langgraph_shadow.errors import AlignmentError
+from langgraph_shadow.runner.failures import one_line
+from langgraph_shadow.runner.sending import send_aligned
 from langgraph_shadow.specialists.calls import (
     HERMES,
     AskedCall,
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("langgraph_shadow.specialists")
 
-_DISTRUST_BLOCKS = 2
 _ROLE_FIRST = (
     "`langgraph-shadow template` shows what this chat template allows; where it allows nothing, "
     "write an ordinary node with the role as its system prompt"
@@ -124,18 +125,25 @@ async def run_hop(
             on_text(prose.feed(text))
             return False
 
-        answer = await _send(aligned, captured, server, body, piece)
+        answer = await send_aligned(
+            server.engine,
+            captured.trunk,
+            aligned,
+            body=body,
+            headers=captured.route.headers,
+            until=piece,
+        )
     except AlignmentError as error:
         raise SpecialistError(
             hop.specialist, error.reason.rstrip("."), remedy=_remedy(error)
         ) from error
     except openai.APIStatusError as error:
-        problem = f"the server answered {error.status_code}: {_short(error.message)}"
+        problem = f"the server answered {error.status_code}: {one_line(error.message)}"
         remedy = "A 4xx names what is wrong with the request; a 5xx may pass with a retry policy."
         raise SpecialistError(hop.specialist, problem, remedy=remedy) from error
     except (openai.OpenAIError, httpx2.HTTPError, OSError) as error:
         server.restarted()
-        problem = f"the server failed or could not be reached: {_short(error)}"
+        problem = f"the server failed or could not be reached: {one_line(error)}"
         remedy = "Is it running? A retry policy of the node sends the request again."
         raise SpecialistError(hop.specialist, problem, remedy=remedy) from error
     if answer.finish_reason is None:  # the client closes the stream of an endless answer
@@ -206,33 +214,6 @@ async def _computed(
     return prompt.items if not isinstance(prompt.items, str) else ()
 
 
-async def _send(
-    aligned: Aligned,
-    captured: Captured,
-    server: Server,
-    body: dict[str, Any],
-    piece: Callable[[str], bool],
-) -> Answer:
-    trunk, headers = captured.trunk, captured.route.headers
-    if aligned.prompt is not None:
-        refused = refuse_reason(trunk, aligned.prompt.fields, model=aligned.prompt.model)
-        if refused is not None:
-            raise AlignmentError(refused)
-        return await server.engine.chat(aligned.prompt, body=body, headers=headers, until=piece)
-    if aligned.opening is not None and aligned.opening.stop:
-        body["stop_token_ids"] = list(aligned.opening.stop)
-    # thinking markers are special tokens in some tokenizers, and must be seen to be cut off
-    body["skip_special_tokens"] = False
-    salt = trunk.fields.get("cache_salt")
-    return await server.engine.complete(
-        trunk.model,
-        aligned.items or (),
-        body={**body, "cache_salt": salt} if salt else body,
-        headers=headers,
-        until=piece,
-    )
-
-
 def _record(
     team: Team,
     hop: Hop,
@@ -244,7 +225,7 @@ def _record(
     server: Server,
 ) -> None:
     if predicted is not None and answer.cached is not None:
-        slack = _DISTRUST_BLOCKS * (server.block_size or 0)
+        slack = DISTRUST_BLOCKS * (server.block_size or 0)
         if answer.cached < predicted - slack:
             team.ladder.distrust(trunk)
     team.ledger.add(
@@ -269,7 +250,3 @@ def _record(
 def _remedy(error: AlignmentError) -> str:
     tried = "; ".join(f"{name}: {why}" for name, why in error.tried.items())
     return f"{_ROLE_FIRST}.{f' Tried: {tried}.' if tried else ''}"
-
-
-def _short(error: object) -> str:
-    return " ".join(str(error).split())[:200]

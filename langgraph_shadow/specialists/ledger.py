@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rich.console import Console
 from rich.table import Table
+
+from langgraph_shadow.delivery.printing import html_table, printed
 
 _MAX_ROWS = 10_000
 
@@ -115,24 +115,13 @@ class HopLedger:
         return self.table()
 
     def __str__(self) -> str:
-        console = Console(width=120, record=False)
-        with console.capture() as capture:
-            console.print(self.table())
-        return capture.get()
+        return printed(self.table(), width=120)
 
     def __repr__(self) -> str:
         return f"<HopLedger {self.summary()}>"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name, _ in _COLUMNS)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
-            for row in self.rows
-        )
-        return (
-            f"<table><caption>{html.escape(self.summary())}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        )
+        return html_table(self.summary(), (name for name, _ in _COLUMNS), map(_cells, self.rows))
 
 
 _COLUMNS = (
