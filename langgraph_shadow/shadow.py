@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from langgraph_shadow.adapters.binding import attached, watched
 from langgraph_shadow.adapters.callbacks import GuardHandler, ShadowCallbackHandler
+from langgraph_shadow.adapters.findings import Findings
 from langgraph_shadow.adapters.mending import Mending, stabilised
 from langgraph_shadow.adapters.node import ToolWatch, wrap_tool_node
 from langgraph_shadow.adapters.routing import Routing
@@ -143,7 +144,9 @@ class Shadow:
             guard=self._guard,
             runner=self._runner,
             ledger=self.ledger,
-            post=self._post,
+            findings=Findings(
+                guard=self._guard, runner=self._runner, ledger=self.ledger, post=self._post
+            ),
             traces=self._traces,
             once=self._once,
             mending=self._mending,

@@ -178,8 +178,7 @@ class ShadowCallbackHandler(RunsHandler):
     @harmless
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         """A model call ended."""
-        generation = next((g for group in response.generations for g in group), None)
-        self._sight.ended(run_id, getattr(generation, "message", None))
+        self._sight.ended(run_id, answer_of(response))
 
     @harmless
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
@@ -188,3 +187,9 @@ class ShadowCallbackHandler(RunsHandler):
 
     def _root_over(self, run_id: UUID, *, failed: bool) -> None:
         self._sight.run_over(run_id, failed=failed)
+
+
+def answer_of(response: LLMResult) -> BaseMessage | None:
+    """The message that a model call was answered by."""
+    generation = next((g for group in response.generations for g in group), None)
+    return getattr(generation, "message", None)

@@ -12,29 +12,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from langgraph_shadow.adapters.findings import Findings
+from langgraph_shadow.adapters.histories import Histories
 from langgraph_shadow.adapters.mending import MARK, Mending
-from langgraph_shadow.adapters.nameless import Nameless
 from langgraph_shadow.adapters.routing import Routing
-from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace, graph_namespace
+from langgraph_shadow.adapters.runs import Runs
 from langgraph_shadow.delivery.calls import CallRow
-from langgraph_shadow.delivery.events import ShadowEvent
-from langgraph_shadow.delivery.ledger import GuardRow, Ledger
-from langgraph_shadow.delivery.post import Post
+from langgraph_shadow.delivery.ledger import Ledger
 from langgraph_shadow.delivery.sinks import StreamTarget
 from langgraph_shadow.delivery.traces import Traces
 from langgraph_shadow.errors import AlignmentError, PrefixMutationError
-from langgraph_shadow.guard.fields import probe_fields
 from langgraph_shadow.guard.guard import Guard
-from langgraph_shadow.guard.price import price
 from langgraph_shadow.guard.repair import Repair
-from langgraph_shadow.guard.report import Kind, Report
 from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.lines import Call
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.runner import Runner
-from langgraph_shadow.runner.server import Server
 from langgraph_shadow.trunk.capture import Capture
-from langgraph_shadow.trunk.model import Trunk, TrunkKey
+from langgraph_shadow.trunk.model import Trunk
 from langgraph_shadow.trunk.wire import WireRequest, wire_messages, wire_request
 
 if TYPE_CHECKING:
@@ -66,7 +61,7 @@ class Sight:
         guard: Guard,
         runner: Runner,
         ledger: Ledger,
-        post: Post,
+        findings: Findings,
         traces: Traces,
         once: Once,
         mending: Mending | None,
@@ -80,8 +75,8 @@ class Sight:
             capture: Makes trunks.
             guard: Compares them.
             runner: Runs branches.
-            ledger: Where breaks and repairs are recorded.
-            post: Where they are told.
+            ledger: Where calls are recorded.
+            findings: Where breaks and repairs go.
             traces: Captures what branches are traced to.
             once: For warnings.
             mending: Repairs the calls of stabilised models; None when the guard does not repair.
@@ -93,14 +88,13 @@ class Sight:
         self._capture = capture
         self._guard = guard
         self._ledger = ledger
-        self._post = post
+        self._findings = findings
         self._traces = traces
         self._once = once
         self._mending = mending
         self._routing = routing
-        self._nameless = Nameless()
+        self._histories = Histories(runs)
         self._seen: OrderedDict[UUID, _Seen | None] = OrderedDict()
-        self._probed: set[str] = set()
         self._vetoed: dict[UUID, PrefixMutationError] = {}
         self._guarded: OrderedDict[UUID, None] = OrderedDict()
         self._started: OrderedDict[UUID, None] = OrderedDict()
@@ -128,26 +122,17 @@ class Sight:
                 raise self._vetoed.pop(run_id)
             return
         for repair in seen.repairs:
-            self._tell(
-                seen.trunk.key,
-                repair.kind,
-                repair.path,
-                f"repaired: {repair.detail}",
-                StreamTarget.capture(),
-            )
+            self._findings.repaired(seen.trunk.key, repair)
         before = self._guard.newest(seen.trunk.key)
         try:
             report = self._guard.check(seen.trunk, silent=True)
         except PrefixMutationError as error:
             self._vetoed[run_id] = error
-            self._report(error.report, StreamTarget.capture())
+            self._findings.rejected(error.report)
             raise
-        if report is not None and before is not None and before.messages:
-            self._price(report, before, seen.trunk)
-        elif report is not None:
-            self._guard.announce(report)
-            self._report(report, StreamTarget.capture())
-        self._learn_fields(seen.trunk)
+        if report is not None:
+            self._findings.found(report, before, seen.trunk)
+        self._findings.learn_fields(seen.trunk)
 
     def started(
         self,
@@ -195,7 +180,7 @@ class Sight:
         with self._lock:
             seen = self._seen.pop(run_id, None)
         if seen is not None:
-            self._nameless.made(seen.trunk.key.thread, message)
+            self._histories.answered(seen.trunk.key.thread, message)
         self._routing.ended(run_id, message)
         if self._mending is not None and seen is not None:
             self._mending.ended(run_id, seen.trunk.key.thread, message)
@@ -251,7 +236,7 @@ class Sight:
     ) -> bool:
         """Tool results came in; False when no model call of this history was ever seen."""
         if thread is None:
-            thread = self._nameless.thread(m.tool_call_id for m in messages) or ""
+            thread = self._histories.maker(m.tool_call_id for m in messages) or ""
         wire = wire_messages(self._llm, messages)
         results = {m.tool_call_id: w for m, w in zip(messages, wire, strict=True)}
         return self.runner.tools_finished(thread, namespace, results, assistant=assistant)
@@ -282,23 +267,12 @@ class Sight:
         metadata: Mapping[str, Any],
         extra: Mapping[str, Any],
     ) -> _Seen | None:
-        namespace = checkpoint_namespace(metadata)
-        internal = metadata.get("lc_source") or self._runs.inside_tool(parent, namespace)
-        if internal or not messages or not messages[0]:
+        if not messages or not messages[0]:
+            return None
+        key = self._histories.key(messages[0], run_id=run_id, parent=parent, metadata=metadata)
+        if key is None:
             return None
         request = wire_request(extra.get("invocation_params") or {})
-        thread = (
-            metadata.get("thread_id")
-            or self._runs.root(parent)
-            or self._nameless.continued(messages[0])
-            or parent
-            or run_id
-        )
-        key = TrunkKey(
-            thread=str(thread),
-            namespace=graph_namespace(namespace),
-            node=str(metadata.get("langgraph_node") or ""),
-        )
         request, route = self._routing.route(run_id, key, request, metadata)
         try:
             trunk = self._capture.trunk(self._llm, messages[0], request, key)
@@ -319,52 +293,6 @@ class Sight:
             while len(known) > _REMEMBERED_CALLS:
                 known.popitem(last=False)
         return True
-
-    def _price(self, report: Report, before: Trunk, after: Trunk) -> None:
-        """Price a break in the background, then tell of it; one that costs nothing is none."""
-        target = StreamTarget.capture()
-
-        def tell(priced: Report) -> None:
-            self._guard.announce(priced)
-            self._report(priced, target)
-
-        async def work(server: Server) -> None:
-            priced = await price(
-                report, before, after, server.renderer, block_size=server.block_size or 1
-            )
-            if priced is not None:
-                tell(priced)
-
-        self.runner.errand(work, lambda: tell(report))
-
-    def _learn_fields(self, trunk: Trunk) -> None:
-        """Find out in the background, once per model, which fields its template renders."""
-        with self._lock:
-            if trunk.model in self._probed:
-                return
-            self._probed.add(trunk.model)
-
-        async def work(server: Server) -> None:
-            rules = await probe_fields(server.renderer, trunk.model, fields=trunk.fields)
-            self._guard.learn(trunk.model, rules)
-
-        self.runner.errand(work)
-
-    def _report(self, report: Report, target: StreamTarget | None) -> None:
-        self._tell(report.key, report.kind, report.path, report.message(), target)
-
-    def _tell(
-        self, key: TrunkKey, kind: Kind, path: str, message: str, target: StreamTarget | None
-    ) -> None:
-        self._ledger.add_guard(GuardRow(thread=key.thread, kind=kind, path=path, message=message))
-        event = ShadowEvent(
-            type="shadow.guard",
-            reason=message,
-            thread=key.thread,
-            namespace=key.namespace,
-            node=key.node,
-        )
-        self._post.deliver(event, target)
 
 
 def _origin(serialized: Mapping[str, Any] | None) -> str:

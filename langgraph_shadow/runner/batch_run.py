@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from langgraph_shadow.branches.branch import BatchView, Branch
+from langgraph_shadow.branches.branch import Branch
 from langgraph_shadow.branches.redaction import Redact, apply_redaction
 from langgraph_shadow.branches.verdict import Verdict
 from langgraph_shadow.delivery.events import EventType, ShadowEvent
@@ -168,16 +168,3 @@ class BatchRun:
         self.ledger.add(row)
         if trace is not None:
             trace.end(row, verdict.data)
-
-
-def view_of(batch: Batch) -> BatchView:
-    """What a branch's `when` may look at."""
-    key = batch.trunk.key
-    return BatchView(
-        thread=key.thread,
-        namespace=key.namespace,
-        node=key.node,
-        tool_names=batch.tools.names,
-        tool_call_ids=batch.tools.call_ids,
-        index=batch.index,
-    )

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langgraph_shadow.alignment.blocks import predicted_cached
-from langgraph_shadow.alignment.ladder import DISTRUST_BLOCKS, Ladder
-from langgraph_shadow.alignment.render import Prompt, RendererUnavailableError, Rendering, common
+from langgraph_shadow.alignment.ladder import Ladder
+from langgraph_shadow.alignment.render import Prompt, RendererUnavailableError
 from langgraph_shadow.alignment.session import Aligned
 from langgraph_shadow.branches.branch import Branch
 from langgraph_shadow.branches.verdict import SentenceWatch, Verdict, read_verdict
 from langgraph_shadow.runner.affinity import Route
 from langgraph_shadow.runner.budget import Budget, Refusal
 from langgraph_shadow.runner.failures import failure_of
+from langgraph_shadow.runner.forecast import AHEAD, Forecast
 from langgraph_shadow.runner.kv_events import Residency
 from langgraph_shadow.runner.once import Once
 from langgraph_shadow.runner.options import Options
@@ -33,9 +33,6 @@ log = logging.getLogger("langgraph_shadow.runner")
 SENTENCE_STOPS = (". ", "! ", "? ", "\n\n")
 """Strings at which the server stops by itself: closing the stream instead would lose its usage.
 vLLM takes four at most (`VLLM_MAX_STOP_STRINGS`)."""
-
-AHEAD = "ahead of the orchestrator"
-"""A branch that found its orchestrator's request not yet computed, where no stream shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +107,7 @@ class BranchRun:
         self._hints = hints
         self._residency = residency
         self._aligned: dict[str, Aligned] = {}
-        self._rendered: list[tuple[Prompt, Rendering]] = []
-        self._resident: list[Rendering] = []
+        self._forecast = Forecast(trunk, server, once)
 
     async def prepare(self, branches: Iterable[Branch]) -> None:
         """Align branches ahead, while there is time; a branch that fails here fails in `run`."""
@@ -202,13 +198,12 @@ class BranchRun:
         if self._server.block_size != self._block_size:  # another branch found it gone meanwhile
             await self._server.find_out(self._once)
         aligned = await self._align(branch)
-        resident = tuple(self._resident)
-        predicted = await self._predict(aligned, self._sent(), resident)
+        resident = self._forecast.resident()
+        predicted = await self._forecast.cached(aligned, self._sent(), resident)
         certain = self._certain()
 
         def computed() -> None:
-            if aligned.branch.unit == "tokens":
-                self._resident.append(aligned.branch)
+            self._forecast.computed(aligned.branch)
             if aligned.prompt is not None:
                 self._keep(aligned.prompt)
             on_first_token()
@@ -216,9 +211,9 @@ class BranchRun:
         held = self._held(aligned)
         stops = () if branch.schema else SENTENCE_STOPS
         answer = await self._send(branch, aligned, stops, computed)
-        miss = self._check(aligned, answer, predicted, held)
+        miss = self._forecast.miss(aligned, answer, predicted=predicted, held=held)
         if certain is not None and predicted is not None and (answer.cached or 0) < predicted:
-            least = await self._predict(aligned, [certain], resident)
+            least = await self._forecast.cached(aligned, [certain], resident)
             miss = AHEAD if (answer.cached or 0) >= (least or 0) else miss
         if miss not in ("", AHEAD):
             self._ladder.distrust(self.trunk)
@@ -245,26 +240,6 @@ class BranchRun:
             return await self._ladder.align(
                 self.trunk, branch.instruction, server.renderer, block_size=1
             )
-
-    async def _predict(
-        self, aligned: Aligned, sent: Sequence[Prompt], resident: Sequence[Rendering]
-    ) -> int | None:
-        """Tokens that the block rule says will hit, given what this server was sent."""
-        if aligned.branch.unit != "tokens" or self._server.block_size is None:
-            return None
-        held = [await self._render(prompt, aligned) for prompt in sent]
-        shared = max((common(aligned.branch, h) for h in (*held, *resident)), default=0)
-        return predicted_cached(shared, len(aligned.branch), self._server.block_size)
-
-    async def _render(self, prompt: Prompt, aligned: Aligned) -> Rendering:
-        if prompt == Prompt.of(self.trunk):
-            return aligned.trunk
-        for known, rendering in self._rendered:
-            if known == prompt:
-                return rendering
-        rendering = await self._server.renderer.render(prompt)
-        self._rendered.append((prompt, rendering))
-        return rendering
 
     async def _send(
         self,
@@ -301,40 +276,6 @@ class BranchRun:
             raise
         self.budget.spend(computed(aligned, answer))
         return answer
-
-    def _check(
-        self, aligned: Aligned, answer: Answer, predicted: int | None, held: int | None
-    ) -> str:
-        """Compare what the server did with what was predicted; returns why it fell far short."""
-        url = self._server.engine.root_url
-        if answer.prompt_tokens is not None and answer.cached is None:
-            self._once.warn(
-                log,
-                "no-cached-tokens",
-                "the server at %s does not report cached tokens: start vLLM with "
-                "--enable-prompt-tokens-details",
-                url,
-            )
-        if predicted is None or answer.cached is None or self._server.block_size is None:
-            return ""
-        other_prompt = answer.prompt_tokens not in (None, len(aligned.branch))
-        if other_prompt:
-            self._once.warn(
-                log,
-                "other-prompt",
-                "the server at %s computed a prompt of %s tokens where /tokenize showed %s: does "
-                "it run with --exclude-tools-when-tool-choice-none?",
-                url,
-                answer.prompt_tokens,
-                len(aligned.branch),
-            )
-        if answer.cached >= predicted - DISTRUST_BLOCKS * self._server.block_size:
-            return ""
-        if other_prompt:
-            return "another prompt"
-        if held is None:
-            return "wrong replica or evicted"
-        return "wrong replica" if held > answer.cached else "evicted"
 
     def _read(self, branch: Branch, aligned: Aligned, answer: Answer) -> Verdict:
         system = next((m["content"] for m in self.trunk.messages if m["role"] == "system"), "")

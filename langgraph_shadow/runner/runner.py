@@ -22,9 +22,10 @@ from langgraph_shadow.delivery.sinks import StreamTarget
 from langgraph_shadow.delivery.traces import Traces
 from langgraph_shadow.hosts import Host, Hosts
 from langgraph_shadow.runner.batch import Batch
-from langgraph_shadow.runner.batch_run import BatchRun, view_of
+from langgraph_shadow.runner.batch_run import BatchRun
 from langgraph_shadow.runner.branch_run import BranchRun
 from langgraph_shadow.runner.budget import Budget
+from langgraph_shadow.runner.due import due
 from langgraph_shadow.runner.errands import Errands, Work
 from langgraph_shadow.runner.hints import Hints
 from langgraph_shadow.runner.intake import Intake
@@ -203,7 +204,7 @@ class Runner:
     def _batch_run(self, batch: Batch) -> BatchRun:
         return BatchRun(
             batch=batch,
-            branches=self._due(batch),
+            branches=due(self._branches, batch, self._once),
             launch=self._options.launch,
             mode=self._mode(batch),
             ledger=self._ledger,
@@ -293,23 +294,6 @@ class Runner:
             hints=hint,
             residency=self._residency if run.mode == "shared" else None,
         )
-
-    def _due(self, batch: Batch) -> list[Branch]:
-        view = view_of(batch)
-        due = []
-        for branch in self._branches:
-            try:
-                if branch.when is None or branch.when(view):
-                    due.append(branch)
-            except Exception as error:
-                self._once.warn(
-                    log,
-                    f"when-{branch.name}",
-                    "the `when` of branch %r raised %r; the branch is left out",
-                    branch.name,
-                    error,
-                )
-        return due
 
     def _mode(self, batch: Batch) -> Mode:
         same_model = batch.trunk.model == self._llm.model_name

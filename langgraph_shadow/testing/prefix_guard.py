@@ -10,17 +10,18 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 
 from langgraph_shadow.adapters.binding import attached, watched
-from langgraph_shadow.adapters.callbacks import RunsHandler
-from langgraph_shadow.adapters.runs import Runs, checkpoint_namespace, graph_namespace
+from langgraph_shadow.adapters.callbacks import RunsHandler, answer_of
+from langgraph_shadow.adapters.histories import Histories
+from langgraph_shadow.adapters.runs import Runs
 from langgraph_shadow.guard.guard import Guard
 from langgraph_shadow.guard.report import Report
 from langgraph_shadow.traces.messages import serialiser
 from langgraph_shadow.trunk.capture import Capture
-from langgraph_shadow.trunk.model import TrunkKey
 from langgraph_shadow.trunk.wire import wire_request
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
+    from langchain_core.outputs import LLMResult
 
 G = TypeVar("G")
 M = TypeVar("M", bound=BaseChatModel)
@@ -93,16 +94,19 @@ class PrefixGuard:
         self._reports.clear()
 
     def assert_unbroken(self) -> None:
-        """Fail when the prefix was broken, or when nothing was watched.
+        """Fail when the prefix was broken, or when nothing was watched or could be compared.
 
         Raises:
-            PrefixBroken: With every break and its repair.
+            PrefixBroken: With every break and its repair, or what kept it from looking.
         """
         if not self.calls:
             msg = (
                 "prefix_guard saw no model call: run the graph that prefix_guard.attach(graph) "
                 "returns, or pass config={'callbacks': prefix_guard.callbacks}."
             )
+            raise PrefixBroken(msg)
+        if self._handler.failures:
+            msg = f"prefix_guard could not compare a prompt: {self._handler.failures[0]}"
             raise PrefixBroken(msg)
         if self.breaks:
             raise PrefixBroken(_message(self.breaks, self.calls), self.breaks)
@@ -114,9 +118,11 @@ class _Handler(RunsHandler):
     def __init__(self, guard: Guard) -> None:
         super().__init__(Runs())
         self.calls = 0
+        self.failures: list[str] = []
         self._guard = guard
         self._capture = Capture()
-        self._seen: set[UUID] = set()
+        self._histories = Histories(self._runs)
+        self._threads: dict[UUID, str] = {}
         self._lock = threading.Lock()
 
     def on_chat_model_start(
@@ -130,23 +136,26 @@ class _Handler(RunsHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        held = metadata or {}
-        namespace = checkpoint_namespace(held)
-        if held.get("lc_source") or self._runs.inside_tool(parent_run_id, namespace):
+        key = self._histories.key(
+            messages[0], run_id=run_id, parent=parent_run_id, metadata=metadata or {}
+        )
+        if key is None:
             return
         with self._lock:
-            if run_id in self._seen:  # attached and watched: the same call comes twice
+            if run_id in self._threads:  # attached and watched: the same call comes twice
                 return
-            self._seen.add(run_id)
+            self._threads[run_id] = key.thread
             self.calls += 1
-        thread = held.get("thread_id") or self._runs.root(parent_run_id) or parent_run_id or run_id
-        key = TrunkKey(
-            thread=str(thread),
-            namespace=graph_namespace(namespace),
-            node=str(held.get("langgraph_node") or ""),
-        )
-        request = wire_request(kwargs.get("invocation_params") or {})
-        self._guard.check(self._capture.trunk(serialiser(), messages[0], request, key))
+        try:
+            request = wire_request(kwargs.get("invocation_params") or {})
+            self._guard.check(self._capture.trunk(serialiser(), messages[0], request, key))
+        except Exception as error:  # raised from here it would only be logged
+            self.failures.append(repr(error))
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        thread = self._threads.get(run_id)
+        if thread is not None:
+            self._histories.answered(thread, answer_of(response))
 
 
 def _message(reports: tuple[Report, ...], calls: int) -> str:

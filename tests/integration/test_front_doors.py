@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolNode
 
 from langgraph_shadow import Shadow, user_update
-from langgraph_shadow.runner.branch_run import AHEAD
+from langgraph_shadow.runner.forecast import AHEAD
 from tests.agents import TOOLS, contents, created, hand_built
 
 BATCHES = 3

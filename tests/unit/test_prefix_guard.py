@@ -129,6 +129,40 @@ def test_by_config(prefix_guard):
     )
 
 
+def test_a_run_without_a_thread_id_is_one_history(outcome: Any) -> None:
+    result = outcome(
+        """
+def test_watched(prefix_guard):
+    build(ticking, prefix_guard.watch(model())).invoke(INPUTS)
+
+def test_attached(prefix_guard):
+    prefix_guard.attach(build(ticking)).invoke(INPUTS)
+
+def test_two_runs(prefix_guard):
+    llm = prefix_guard.watch(model())
+    for _ in range(2):
+        build(steady, llm).invoke(INPUTS)
+"""
+    )
+    result.assert_outcomes(failed=2, passed=1)
+
+
+def test_a_prompt_that_cannot_be_compared_fails(outcome: Any) -> None:
+    result = outcome(
+        """
+from langgraph_shadow.guard.guard import Guard
+
+def test_lost(prefix_guard, monkeypatch):
+    def check(*_, **__):
+        raise LookupError("no such wire")
+    monkeypatch.setattr(Guard, "check", check)
+    prefix_guard.attach(build(steady)).invoke(INPUTS, CONFIG)
+"""
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*prefix_guard could not compare a prompt: *no such wire*"])
+
+
 def test_a_guard_that_saw_nothing_fails(outcome: Any) -> None:
     result = outcome(
         """
