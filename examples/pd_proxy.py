@@ -5,6 +5,9 @@ the blocks. What the decode server answers beside its text, the handle of its ow
 under the request's `conversation_id` and given to the prefill server with the next request of the
 same conversation, which then reads back what the decode server has computed.
 
+vLLM 0.32 tells the handle with a whole answer only, never in a stream. So the answers of a
+conversation are fetched whole, and one that was to be streamed is sent on as one piece.
+
 The handle is used once, and nothing here compares tokens: whoever sends a `conversation_id` must
 know that the new prompt begins with the old one and its answer. langgraph-shadow does, for the
 orchestrator; its branches carry none.
@@ -21,6 +24,7 @@ import http.client
 import json
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -85,18 +89,32 @@ class Proxy(BaseHTTPRequestHandler):
             return
         computed = json.loads(content)
         details = computed["usage"].get("prompt_tokens_details") or {}
+        prefilled = time.monotonic()
+        second = {**body, "kv_transfer_params": computed["kv_transfer_params"]}
+        if conversation is not None:
+            second = {k: v for k, v in second.items() if k not in ("stream", "stream_options")}
+        answer = self._send(self.decode, json.dumps(second).encode())
+        whole = answer.read() if conversation is not None else b""
+        timing = json.loads(whole).get("metrics") if whole and answer.status == 200 else None
         report = {
             "conversation": conversation,
             "handle": handle is not None,
             "handle_tokens": (handle or {}).get("remote_num_tokens"),
             "prompt_tokens": computed["usage"]["prompt_tokens"],
             "prefill_cached": details.get("cached_tokens"),
-            "prefill_ms": round((time.monotonic() - began) * 1e3, 1),
+            "prefill_ms": round((prefilled - began) * 1e3, 1),
+            # with --enable-per-request-metrics on the decode server
+            "decode_first_token_ms": (timing or {}).get("time_to_first_token_ms"),
         }
         print(json.dumps(report), flush=True)
-        second = {**body, "kv_transfer_params": computed["kv_transfer_params"]}
-        answer = self._send(self.decode, json.dumps(second).encode())
-        self._relay(answer, conversation)
+        if conversation is None:
+            self._relay(answer)
+            return
+        self.handles.keep(conversation, handle_in(whole))  # before the client can ask again
+        if body.get("stream") and answer.status == 200:
+            self._stream(as_chunks(json.loads(whole), body.get("stream_options") or {}))
+        else:
+            self._answer(answer.status, whole)
 
     def _send(self, server: str, payload: bytes | None) -> http.client.HTTPResponse:
         there = http.client.HTTPConnection(urlsplit(server).netloc)
@@ -105,19 +123,20 @@ class Proxy(BaseHTTPRequestHandler):
         there.request(self.command, self.path, payload, headers)
         return there.getresponse()
 
-    def _relay(self, answer: http.client.HTTPResponse, conversation: str | None = None) -> None:
-        """Pass an answer on as it comes; its handle is kept before the client can ask again."""
-        if "event-stream" not in (answer.headers["content-type"] or ""):
-            content = answer.read()
-            self.handles.keep(conversation, handle_in(content))
-            self._answer(answer.status, content, answer.headers["content-type"])
-            return
-        self.send_response(answer.status)
+    def _relay(self, answer: http.client.HTTPResponse) -> None:
+        """Pass an answer on as it comes."""
+        kind = answer.headers["content-type"]
+        if "event-stream" in (kind or ""):
+            self._stream(answer)
+        else:
+            self._answer(answer.status, answer.read(), kind)
+
+    def _stream(self, lines: Iterable[bytes]) -> None:
+        self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        for line in answer:
-            self.handles.keep(conversation, handle_in(line.removeprefix(b"data: ")))
+        for line in lines:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
             self.wfile.flush()
         self.wfile.write(b"0\r\n\r\n")
@@ -133,15 +152,34 @@ class Proxy(BaseHTTPRequestHandler):
         pass
 
 
-def handle_in(text: bytes) -> dict[str, Any] | None:
-    """The handle of the decode server's blocks, in an answer or in one chunk of it."""
-    if b"kv_transfer_params" not in text:
-        return None
+def handle_in(content: bytes) -> dict[str, Any] | None:
+    """The handle of the decode server's blocks, in an answer."""
     try:
-        found = json.loads(text).get("kv_transfer_params")
+        found = json.loads(content).get("kv_transfer_params")
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def as_chunks(answer: dict[str, Any], options: dict[str, Any]) -> Iterator[bytes]:
+    """A whole chat answer as the events of a stream: all of it at once, its end, its usage."""
+    head = {key: answer[key] for key in ("id", "created", "model")}
+    head["object"] = "chat.completion.chunk"
+    pieces, ends = [], []
+    for choice in answer["choices"]:
+        delta = {key: value for key, value in choice["message"].items() if value}
+        for number, call in enumerate(delta.get("tool_calls", ())):
+            call["index"] = number
+        place = {"index": choice["index"]}
+        pieces.append({**place, "delta": delta, "token_ids": choice.get("token_ids")})
+        ends.append({**place, "delta": {}, "finish_reason": choice["finish_reason"]})
+    chunks = [{"choices": pieces, "prompt_token_ids": answer.get("prompt_token_ids")}]
+    chunks.append({"choices": ends})
+    if options.get("include_usage"):
+        chunks.append({"choices": [], "usage": answer["usage"]})
+    for chunk in chunks:
+        yield b"data: %s\n\n" % json.dumps({**head, **chunk}).encode()
+    yield b"data: [DONE]\n\n"
 
 
 def main() -> None:

@@ -120,7 +120,7 @@ class PrefillDecode:
                 served_model_name=served_model_name,
                 cpus=cores[index % len(cores)],
                 extra_args=[*config, *flags, *extra_args],
-                env={**channel, **(env or {})},
+                env={**channel, **_one_process(cores[index % len(cores)]), **(env or {})},
             )
 
         self.prefill = server(
@@ -178,6 +178,19 @@ class PrefillDecode:
         """Ends the router and both servers."""
         self.router.stop()
         stop_servers((self.prefill, self.decode))
+
+
+def _one_process(core: str) -> dict[str, str]:
+    """Environment that makes vLLM run the model in its engine's own process, on one core.
+
+    On a CPU it would have a process of its own, which waits for the engine by spinning. While
+    blocks are kept the engine steps every millisecond, so the spinning never ends, and beside
+    NIXL's thread, which always spins, the engine runs so rarely that a turn takes half a minute on
+    two cores. Without that process vLLM leaves OpenMP's settings to us.
+    """
+    one = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
+    bound = {"OMP_PLACES": f"{{{core}}}", "OMP_PROC_BIND": "true"} if core.isdecimal() else {}
+    return {**one, **bound}
 
 
 def check_nixl() -> None:

@@ -14,6 +14,9 @@ import httpx2
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+USAGE = {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 2}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+CHOICE = {"index": 0, "finish_reason": "tool_calls", "token_ids": [7, 8]}
 
 
 def load() -> Any:
@@ -50,14 +53,18 @@ class Node:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 node.got.append(body)
                 params = {"remote_block_ids": [len(node.got)], "from": name}
+                head = {"id": "1", "created": 0, "model": "m"}
                 answer = {
-                    "usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 2}},
-                    "choices": [{"message": {"content": name}}],
+                    **head,
+                    "usage": USAGE,
+                    "prompt_token_ids": [1, 2],
+                    "choices": [{**CHOICE, "message": {"content": name, "tool_calls": [CALL]}}],
                     "kv_transfer_params": params if "kv_transfer_params" in body else None,
                 }
                 text = json.dumps(answer)
-                if body.get("stream"):
-                    text = f'data: {{"choices": []}}\n\ndata: {text}\n\ndata: [DONE]\n\n'
+                if body.get("stream"):  # as vLLM 0.32 does, without a handle
+                    chunk = {**head, "choices": [{"index": 0, "delta": {"content": name}}]}
+                    text = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
                 self.send_response(200)
                 kind = "text/event-stream" if body.get("stream") else "application/json"
                 self.send_header("content-type", kind)
@@ -124,6 +131,22 @@ def test_the_prefill_server_is_asked_for_one_token(proxied: Proxied) -> None:
     assert first["kv_transfer_params"]["do_remote_decode"] is True
     assert second["max_completion_tokens"] == 9
     assert second["kv_transfer_params"]["from"] == "prefill"
+
+
+def test_a_conversations_stream_is_its_whole_answer_in_one_piece(proxied: Proxied) -> None:
+    streamed = proxied.ask("a", stream=True, stream_options={"include_usage": True})
+    *events, done, _ = streamed.split("\n\n")
+    assert done == "data: [DONE]"
+    whole, end, usage = (json.loads(event.removeprefix("data: ")) for event in events)
+    assert whole["prompt_token_ids"] == [1, 2]
+    delta = {"content": "decode", "tool_calls": [{**CALL, "index": 0}]}
+    assert whole["choices"] == [{"index": 0, "delta": delta, "token_ids": [7, 8]}]
+    assert end["choices"] == [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]
+    assert usage["usage"] == USAGE
+    assert {event["object"] for event in (whole, end, usage)} == {"chat.completion.chunk"}
+    assert "stream" not in proxied.decode.got[0]
+    assert "stream_options" not in proxied.decode.got[0]
+    assert "usage" not in proxied.ask("a", stream=True)
 
 
 def test_an_expired_handle_is_not_given_back() -> None:
