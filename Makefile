@@ -29,10 +29,11 @@ install: $(STAMP) ## Build .venv with everything a developer needs, the local se
 demo: $(STAMP) ## Run the research agent with its shadow on a local vLLM server.
 	$(BIN)/langgraph-shadow demo
 
-test: $(STAMP) ## Run all tests, those on the real server included.
+test: $(STAMP) ## Run all tests, those on real servers included.
 	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest tests/cluster
 
-test-cluster: $(STAMP) ## Run the tests on several servers; they want four quiet cores.
+test-cluster: $(STAMP) ## Run the tests on several servers; they want two cores.
 	$(BIN)/python -m pytest tests/cluster
 
 test-notebooks: $(STAMP) ## Run the notebooks from a clean kernel, on the local server.
@@ -51,7 +52,7 @@ format: $(STAMP) ## Format the code and apply safe fixes.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Write the API reference, and the README's numbers from benchmarks/results/.
+docs: $(STAMP) ## Write the API reference, and the pages' numbers from benchmarks/results/.
 	$(BIN)/python docs/build_api.py
 	$(BIN)/python docs/build_numbers.py
 

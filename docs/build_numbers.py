@@ -1,4 +1,4 @@
-"""Writes the README's numbers from the JSON that `make bench` left in benchmarks/results/."""
+"""Writes the numbers in README.md and docs/cluster.md from the JSON in benchmarks/results/."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+CLUSTER = ROOT / "docs" / "cluster.md"
 RESULTS = ROOT / "benchmarks" / "results"
-BLOCK = re.compile(r"(<!-- numbers -->\n).*?(<!-- /numbers -->)", re.DOTALL)
 
 
 def numbers(folder: Path = RESULTS) -> str:
@@ -36,7 +36,81 @@ def numbers(folder: Path = RESULTS) -> str:
 
 def readme(folder: Path = RESULTS) -> str:
     """The README with these numbers."""
-    return BLOCK.sub(lambda m: f"{m[1]}{numbers(folder)}{m[2]}", README.read_text())
+    return _filled(README, numbers=numbers(folder))
+
+
+def cluster(folder: Path = RESULTS) -> str:
+    """The page on more than one server with its two tables."""
+    router, pd = (json.loads((folder / f"{name}.json").read_text()) for name in ("router", "pd"))
+    return _filled(CLUSTER, router=_router(router), pd=_pd(pd))
+
+
+def _filled(page: Path, **blocks: str) -> str:
+    text = page.read_text()
+    for name, block in blocks.items():
+        marks = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        text = marks.sub(lambda m, block=block: f"{m[1]}{block}{m[2]}", text)
+    return text
+
+
+def _router(report: dict[str, Any]) -> str:
+    rows = [
+        [
+            row["arm"],
+            row["requests"],
+            f"{row['orchestrator_cached']:.1%}",
+            f"{row['branch_cached']:.1%}",
+            "" if row["as_on_one"] is None else f"{row['as_on_one']:.0%}",
+            f"{row['ttft_ms']:.0f}",
+            f"{row['branch_ttft_ms']:.0f}",
+            f"{row['wall_s']:.1f}",
+        ]
+        for row in report["rows"]
+    ]
+    heads = ["arm", "requests per server", "orchestrator, cached", "branches, cached"]
+    heads += ["same tokens as on one", "orchestrator TTFT, ms", "branch TTFT, ms", "wall, s"]
+    settings = report["settings"]
+    return (
+        f"{settings['threads']} agents at once with {settings['batches']} tool batches each; "
+        f"{_machine(report)}.\n\n{_table(heads, rows)}"
+    )
+
+
+def _pd(report: dict[str, Any]) -> str:
+    rows = [
+        [
+            row["kv_return"],
+            row["prefill_cache"],
+            row["shadows"],
+            f"{row['ttft_ms']:.0f}",
+            f"{row['cached']:.1%}",
+            str(row["read_back"]),
+            str(row["computed"]),
+            "" if row["branch_cached"] is None else f"{row['branch_cached']:.1%}",
+        ]
+        for row in report["rows"]
+    ]
+    heads = ["KV return", "prefill's own cache", "shadows", "later turns' TTFT, ms"]
+    heads += ["found by prefill", "tokens read back", "computed by prefill", "branches, cached"]
+    return (
+        f"One agent with {report['settings']['batches']} tool batches; {_machine(report)}.\n\n"
+        f"{_table(heads, rows)}"
+    )
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _machine(report: dict[str, Any]) -> str:
+    versions = report["versions"]
+    names = ("vllm", "vllm-router", "nixl")
+    parts = ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
+    return (
+        f"{report['server']['model']} on {report['machine']['cores']} cores "
+        f"({report['machine']['cpu']}), {parts}"
+    )
 
 
 def _where(report: dict[str, Any]) -> str:
@@ -117,3 +191,4 @@ def _overhead(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 if __name__ == "__main__":
     README.write_text(readme())
+    CLUSTER.write_text(cluster())

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import httpx2
 from langchain_core.runnables import RunnableConfig
@@ -38,18 +39,52 @@ START_S = 60.0
 GROUP: str | None = None
 COLUMNS: Mapping[str, str] = {
     "kv_return": "KV\nreturn",
+    "prefill_cache": "prefill\ncache",
     "shadows": "shadows",
-    "ttft_ms": "later turns,\nttft ms",
+    "ttft_ms": "later\nturns,\nttft ms",
     "prefill_ms": "of it\nprefill",
-    "cached": "later turns,\nfound by prefill",
-    "computed": "prefill server,\ntokens computed",
-    "read_back": "read back\nfrom decode",
-    "renamed": "renamed",
-    "branches": "branches",
+    "cached": "found by\nprefill",
+    "computed": "prefill\ncom-\nputed",
+    "read_back": "read\nback",
+    "renamed": "re-\nnamed",
+    "branches": "bran-\nches",
+    "branch_cached": "bran-\nches,\ncached",
     "wall_s": "wall s",
 }
 
 AFFINITY = Affinity(header="X-Session-ID", conversation=True)
+
+Shadows: TypeAlias = Literal["off", "on", "on, at decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to run the same agent.
+
+    Attributes:
+        kv_return: Whether the prefill server may read the decode server's blocks back.
+        prefill_cache: Whether it has a prefix cache of its own.
+        shadows: Whether branches run, and whether they go straight to the decode server.
+    """
+
+    kv_return: bool
+    prefill_cache: bool
+    shadows: Shadows
+
+    @property
+    def name(self) -> str:
+        """What is said of it."""
+        cache = _on(self.prefill_cache)
+        return f"KV return {_on(self.kv_return)}, prefill cache {cache}, shadows {self.shadows}"
+
+
+SERVERS: Mapping[tuple[bool, bool], tuple[Shadows, ...]] = {
+    (True, False): ("off", "on", "on, at decode"),
+    (False, False): ("off", "on"),
+    (True, True): ("off", "on"),
+}
+"""What runs on which pair, by KV return and the prefill server's own cache. The first two are the
+published experiment's (facts/kv-sharing.md §E1), the last is what people run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +113,7 @@ async def run(
     progress: Progress = silent,
     say: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Run the same agent four times; the prefill server has no prefix cache of its own.
+    """Run the same agent on three pairs of servers, without shadows and with them.
 
     Args:
         model: As for `LocalServer`.
@@ -90,41 +125,42 @@ async def run(
     Raises:
         ServerConfigError: The proxy is missing or does not answer, or no pair can run here.
     """
-    rows = []
-    for kv_return in (True, False):
-        transfer = Transfer(kv_return=kv_return)
+    report = Report(
+        bench="pd",
+        settings={"batches": batches, "tool_seconds": TOOL_SECONDS, "transfer": str(Transfer())},
+        notes=[
+            "Later turns of one agent; what its prefill finds is read back, or in a cache of its "
+            "own. `renamed` counts turns whose tokens could not be proved to begin the prompt. The "
+            "first token's time is the prefill server's whole answer and then the decode server's "
+            "own first token: vLLM 0.32 puts the handle into no stream, so the proxy fetches whole "
+            "answers."
+        ],
+    )
+    for (kv_return, prefill_cache), loads in SERVERS.items():
         pair = PrefillDecode(
             model,
-            transfer=transfer,
-            prefill_cache=False,
+            transfer=Transfer(kv_return=kv_return),
+            prefill_cache=prefill_cache,
             extra_args=("--enable-per-request-metrics",),
             progress=progress,
         )
-        with pair, front_of(pair, proxy) as front:
-            for shadows in (False, True):
-                say(f"KV return {kv_return}, shadows {shadows}")
-                rows.append(await _row(pair, front, shadows=shadows, batches=batches))
-    return Report(
-        bench="pd",
-        settings={"batches": batches, "tool_seconds": TOOL_SECONDS, "transfer": str(Transfer())},
-        rows=rows,
-        summary={
-            f"KV return {row['kv_return']}, shadows {row['shadows']}": row["ttft_ms"]
-            for row in rows
-        },
-        notes=[
-            "The prefill server runs without a prefix cache, so what it finds was read back. "
-            "`renamed` counts turns whose tokens could not be proved to begin the prompt. "
-            "The first token's time is the prefill server's whole answer and then the decode "
-            "server's own first token: with the handle, which vLLM 0.32 puts into no stream, the "
-            "proxy must fetch answers whole."
-        ],
-    )
+        with pair:
+            target = await asyncio.to_thread(Target.at, pair.decode.base_url, pair.model)
+            report.server, report.versions = target.described(), {"vllm": target.version}
+            for shadows in loads:
+                arm = Arm(kv_return, prefill_cache, shadows)
+                say(arm.name)
+                flags = ("--plain-to-decode",) if shadows == "on, at decode" else ()
+                with front_of(pair, proxy, *flags) as front:
+                    report.rows.append(await _row(arm, pair, front, target, batches))
+    report.versions |= {name: version(name) for name in ("vllm-router", "nixl")}
+    report.summary = {row["arm"]: row["ttft_ms"] for row in report.rows}
+    return report
 
 
 @contextmanager
-def front_of(pair: PrefillDecode, proxy: Path) -> Iterator[Front]:
-    """The proxy in front of a running pair, for as long as the block runs.
+def front_of(pair: PrefillDecode, proxy: Path, *flags: str) -> Iterator[Front]:
+    """The proxy in front of a running pair, for as long as the block runs; `flags` are its own.
 
     Raises:
         ServerConfigError: The proxy is missing or does not answer.
@@ -136,7 +172,7 @@ def front_of(pair: PrefillDecode, proxy: Path) -> Iterator[Front]:
     port = free_port()
     where = ("--prefill", pair.prefill.root_url, "--decode", pair.decode.root_url)
     ttl = ("--ttl", str(pair.transfer.decoder_kv_blocks_ttl))
-    command = [sys.executable, str(proxy), *where, "--port", str(port), *ttl]
+    command = [sys.executable, str(proxy), *where, "--port", str(port), *ttl, *flags]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "proxy.log"
         with Kept(command, log):
@@ -158,16 +194,15 @@ def _wait_for(url: str) -> None:
     raise ServerConfigError(problem, url=url, remedy="Run it by hand to see what it says.")
 
 
-async def _row(pair: PrefillDecode, front: Front, *, shadows: bool, batches: int) -> Row:
-    decode = await asyncio.to_thread(Target.at, pair.decode.base_url, pair.model)
-    target = replace(decode, base_url=f"{front.url}/v1")
-    before, seen = _sources(pair), len(front.reports())
+async def _row(arm: Arm, pair: PrefillDecode, front: Front, at: Target, batches: int) -> Row:
+    target = replace(at, base_url=f"{front.url}/v1")
+    before = _sources(pair)
     async with target.session() as session:
         salt = {"extra_body": {"cache_salt": fresh_salt()}}
         llm = Looping(**session.settings(max_tokens=ANSWER_TOKENS, batches=batches, **salt))
         shadow = Shadow(
             llm,
-            branches=[user_update()] if shadows else [],
+            branches=[] if arm.shadows == "off" else [user_update()],
             affinity=AFFINITY,
             late="deliver",
             max_queue=None,
@@ -184,10 +219,13 @@ async def _row(pair: PrefillDecode, front: Front, *, shadows: bool, batches: int
         await shadow.drain(timeout=DRAIN_S)
         await shadow.aclose()
     after = _sources(pair)
-    own = [r for r in front.reports()[seen:] if r["conversation"] is not None]
+    rows = list(shadow.ledger)
+    own = [r for r in front.reports() if r["conversation"] is not None]
     return {
-        "kv_return": "on" if pair.transfer.kv_return else "off",
-        "shadows": "on" if shadows else "off",
+        "arm": arm.name,
+        "kv_return": _on(arm.kv_return),
+        "prefill_cache": _on(arm.prefill_cache),
+        "shadows": arm.shadows,
         "ttft_ms": median(_first_token_ms(turn) for turn in own[1:]),
         "prefill_ms": median(turn["prefill_ms"] for turn in own[1:]),
         "cached": _share(own[1:]),
@@ -195,9 +233,16 @@ async def _row(pair: PrefillDecode, front: Front, *, shadows: bool, batches: int
         "computed": after["local_compute"] - before["local_compute"],
         "read_back": after["external_kv_transfer"] - before["external_kv_transfer"],
         "renamed": len({r["conversation"] for r in own}) - 1,
-        "branches": len(shadow.ledger),
+        "branches": len(rows),
+        "branch_cached": ratio(
+            sum(row.cached or 0 for row in rows), sum(row.prompt_tokens or 0 for row in rows)
+        ),
         "wall_s": round(wall, 3),
     }
+
+
+def _on(what: bool) -> str:
+    return "on" if what else "off"
 
 
 def _first_token_ms(turn: Mapping[str, Any]) -> float | None:

@@ -125,6 +125,35 @@ def _specialists(figure: Any, rows: list[Row]) -> None:
     tokens.legend(fontsize=7)
 
 
+def _router(figure: Any, rows: list[Row]) -> None:
+    """Shares of prompt tokens that were cached, by what the requests say of their session."""
+    axis = figure.subplots()
+    for shift, name, label in (
+        (-0.2, "orchestrator_cached", "orchestrator, later calls"),
+        (0.2, "branch_cached", "branches"),
+    ):
+        places = [place + shift for place in range(len(rows))]
+        bars = axis.barh(places, [row[name] or 0 for row in rows], height=0.4, label=label)
+        axis.bar_label(bars, [f"{row[name] or 0:.0%}" for row in rows], padding=3, fontsize=7)
+    axis.set_yticks(range(len(rows)), [row["arm"] for row in rows])
+    axis.set(xlabel="prompt tokens cached / prompt tokens", xlim=(0, 1.1))
+    axis.invert_yaxis()
+    axis.legend(fontsize=7)
+
+
+def _pd(figure: Any, rows: list[Row]) -> None:
+    """Time to the first token of later turns, and what of it is the prefill server's."""
+    axis = figure.subplots()
+    arms = [row["arm"].replace(", shadows", "\nshadows") for row in rows]
+    bars = axis.barh(arms, [row["ttft_ms"] or 0 for row in rows], label="first token")
+    axis.bar_label(bars, [f"{row['ttft_ms'] or 0:.0f} ms" for row in rows], padding=3, fontsize=7)
+    axis.barh(arms, [row["prefill_ms"] or 0 for row in rows], height=0.4, label="of it prefill")
+    axis.set(xlabel="later turns, ms", xlim=(0, 1.15 * max(row["ttft_ms"] or 1 for row in rows)))
+    axis.tick_params(axis="y", labelsize=7)
+    axis.invert_yaxis()
+    axis.legend(fontsize=7)
+
+
 _DRAWINGS: dict[str, Callable[[Any, list[Row]], None]] = {
     "cost": _cost,
     "ttft": _ttft,
@@ -132,4 +161,6 @@ _DRAWINGS: dict[str, Callable[[Any, list[Row]], None]] = {
     "prediction": _prediction,
     "overhead": _overhead,
     "specialists": _specialists,
+    "router": _router,
+    "pd": _pd,
 }

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from itertools import count
 from typing import Any
 
@@ -38,13 +39,13 @@ DRAIN_S = 120.0
 GROUP: str | None = None
 COLUMNS: Mapping[str, str] = {
     "arm": "arm",
-    "requests": "requests\nper server",
-    "orchestrator_cached": "orchestrator,\ncached",
-    "branches": "branches",
-    "branch_cached": "branches,\ncached",
-    "as_on_one": "same tokens as\non one server",
+    "requests": "requests\nper\nserver",
+    "orchestrator_cached": "orches-\ntrator,\ncached",
+    "branches": "bran-\nches",
+    "branch_cached": "bran-\nches,\ncached",
+    "as_on_one": "same\ntokens as\non one",
     "missed": "missed",
-    "ttft_ms": "orchestrator\nttft ms",
+    "ttft_ms": "orches-\ntrator\nttft ms",
     "branch_ttft_ms": "branch\nttft ms",
     "wall_s": "wall s",
 }
@@ -134,6 +135,8 @@ async def run(
     rows = [_row(name, found, alone) for name, found in samples.items()]
     return Report(
         bench="router",
+        server=target.described(),
+        versions={"vllm": target.version, "vllm-router": version("vllm-router")},
         settings={"threads": threads, "batches": batches, "servers": len(workers)},
         rows=rows,
         summary={

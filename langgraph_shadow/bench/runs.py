@@ -115,7 +115,7 @@ class BenchRun:
             for note in report.notes:
                 console.print(note, highlight=False)
         drawn = picture or f"no picture: {plots.INSTALL}"
-        self.errors.print(f"{path}, {drawn}", highlight=False, soft_wrap=True)
+        self.errors.print(f"{path}, {drawn}", highlight=False, soft_wrap=True, markup=False)
         return report
 
     # one method per benchmark, so that `all` runs exactly what each command runs

@@ -12,15 +12,13 @@ import typer
 from langgraph_shadow.errors import ServerConfigError
 from langgraph_shadow.server.cluster import Replicas
 from langgraph_shadow.server.local import LocalServer
-from langgraph_shadow.server.pair import PrefillDecode, Transfer
+from langgraph_shadow.server.pair import PrefillDecode
 from langgraph_shadow.server.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from types import FrameType
 
 _WATCH_S = 0.5
-_TTL_S = 60
-"""Seconds that a decode server keeps blocks here: meanwhile it polls, and takes a core for that."""
 
 
 class _Served(Protocol):
@@ -59,12 +57,9 @@ def serve(
         msg = "--pd starts one server of each kind; it goes without --replicas"
         raise typer.BadParameter(msg)
     if pd:
-        transfer = Transfer(decoder_kv_blocks_ttl=_TTL_S)
-        pair = PrefillDecode(
-            model, port=port, transfer=transfer, extra_args=ctx.args, progress=progress
-        )
+        pair = PrefillDecode(model, port=port, extra_args=ctx.args, progress=progress)
         where = f"--prefill {pair.prefill.root_url} --decode {pair.decode.root_url}"
-        proxy = f"{where} --ttl {transfer.decoder_kv_blocks_ttl}"
+        proxy = f"{where} --ttl {pair.transfer.decoder_kv_blocks_ttl}"
         parts = {"prefill": pair.prefill, "decode": pair.decode}
         lines = [*_where(parts), f"router log={pair.router.log_path}", str(pair.transfer)]
         _run(pair, pair, [*lines, f"for KV return: python examples/pd_proxy.py {proxy}"])

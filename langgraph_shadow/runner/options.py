@@ -54,8 +54,9 @@ class Options(BaseModel):
         priority: vLLM's request priority for branches (larger is later). `auto` sends one that is
             later than the orchestrator's and stops when the server refuses it; vLLM acts on it
             with `--scheduling-policy priority` and ignores it otherwise. None sends none.
-        kv_events: ZMQ endpoint of the server's KV events (`--kv-events-config`). A branch whose
-            prefix is gone, so that it would compute more than `max_new_tokens`, is shed.
+        kv_events: ZMQ endpoint of the server's KV events (`--kv-events-config`), one that vLLM
+            binds: `ipc://PATH`, or `tcp://HOST:PORT` where the server has `tcp://*:PORT`. A branch
+            whose prefix is gone, so that it would compute more than `max_new_tokens`, is shed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

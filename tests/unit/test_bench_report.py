@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from langgraph_shadow.bench import cost, harm, overhead, plots, prediction, specialists, ttft
+from langgraph_shadow.bench import (
+    cost,
+    harm,
+    overhead,
+    pd,
+    plots,
+    prediction,
+    router,
+    specialists,
+    ttft,
+)
 from langgraph_shadow.bench.report import (
     Report,
     machine,
@@ -115,6 +125,14 @@ ROWS = {
         for n in (1000, 2000)
         for a in ("role first", "role last")
     ],
+    "router": [
+        {"arm": a, "orchestrator_cached": 0.6, "branch_cached": share}
+        for a, share in (("affinity", 0.9), ("round_robin", None))
+    ],
+    "pd": [
+        {"arm": f"KV return {r}, prefill cache off, shadows on", "ttft_ms": t, "prefill_ms": t}
+        for r, t in (("on", 800.0), ("off", None))
+    ],
     "overhead": [
         {"history_tokens": n, "path_us": 10.0, "align_ms": 1.0, "retained_kib": 3.0}
         for n in (1000, 100_000)
@@ -139,5 +157,5 @@ def test_there_is_no_picture_without_matplotlib(
 
 
 def test_every_benchmark_says_how_its_table_looks() -> None:
-    for module in (cost, harm, overhead, prediction, specialists, ttft):
+    for module in (cost, harm, overhead, pd, prediction, router, specialists, ttft):
         assert len(module.COLUMNS) > 5
