@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from langgraph_shadow.bench.looping import Looping, looping_agent
 from langgraph_shadow.bench.pd import Front, front_of
 from langgraph_shadow.server.metrics import fetch_metrics
 from langgraph_shadow.server.pair import PrefillDecode, Transfer
+from langgraph_shadow.server.pinning import threads
 from langgraph_shadow.trunk.model import TrunkKey
 from tests.cluster.conftest import SMALL, need
 
@@ -148,6 +151,17 @@ def test_blocks_come_back_and_the_answers_are_those_of_one_server(pair: Pair) ->
         assert (report["prefill_cached"] > 0) is (turn > 0)
         assert report["prefill_cached"] == (report["handle_tokens"] or 0)
         messages = then(messages, answer, f"And then? {turn}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="servers are pinned on Linux only")
+def test_each_server_has_a_core_of_its_own(pair: Pair) -> None:
+    """NIXL's connector moves the model of every server on a machine to the same core."""
+    used = [
+        {tuple(os.sched_getaffinity(thread)) for thread in threads(server.pid)}
+        for server in (pair.servers.prefill, pair.servers.decode)
+    ]
+    assert [len(cores) for cores in used] == [1, 1]
+    assert used[0] != used[1]
 
 
 def test_why_a_branch_must_not_share_the_conversation(pair: Pair) -> None:
