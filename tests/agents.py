@@ -20,6 +20,9 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
+from langgraph_shadow.delivery.ledger import LedgerRow
+from langgraph_shadow.runner.forecast import AHEAD
+
 SYSTEM = "You are a careful research agent. Read what the tools bring and cite it. " * 12
 GLACIERS = (
     "Alpine glaciers lost about a third of their volume between 2000 and 2023, and the loss is "
@@ -34,6 +37,15 @@ def search(topic: str = "glaciers") -> str:
 
 
 TOOLS: list[BaseTool] = [search]
+
+
+def hit(row: LedgerRow) -> bool:
+    """Whether a branch found exactly what was predicted.
+
+    Where the orchestrator does not stream, a machine that stalls for longer than `head_start` lets
+    the branch come first, and its row says so.
+    """
+    return row.predicted == row.cached or row.miss == AHEAD
 
 
 def tool_turns(messages: Sequence[Any]) -> int:

@@ -11,7 +11,7 @@ from langgraph.prebuilt import ToolNode
 
 from langgraph_shadow import Branch, Shadow
 from langgraph_shadow.runner import batch
-from tests.agents import TOOLS, hand_built
+from tests.agents import TOOLS, hand_built, hit
 
 if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI
@@ -50,4 +50,4 @@ async def test_a_priority_is_accepted(llm: ChatOpenAI, priority: int | str | Non
     assert await shadow.drain(timeout=60)
     [row] = shadow.ledger
     assert row.verdict in ("update", "skip"), row.reason
-    assert row.predicted == row.cached
+    assert hit(row), row

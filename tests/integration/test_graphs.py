@@ -17,6 +17,7 @@ from graphs import model
 from graphs.run import run, run_sync
 from graphs.small_model import SmallModel
 from langgraph_shadow import Shadow
+from tests.agents import hit
 from tests.conftest import VllmServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +67,8 @@ def check(shadow: Shadow, name: str) -> None:
     assert len({row.namespace for row in shadow.ledger}) == histories
     for row in shadow.ledger:
         assert row.verdict in ("update", "skip"), row.reason
-        assert row.predicted == row.cached != 0
+        assert hit(row), row
+        assert row.cached
     assert shadow.ledger.guard == ()
     calls = shadow.ledger.calls
     assert any(call.called for call in calls)
