@@ -29,7 +29,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-GENERATES = ("/v1/chat/completions", "/v1/completions")
+CHAT = "/v1/chat/completions"
+GENERATES = (CHAT, "/v1/completions")
 NO_BLOCKS = ("remote_engine_id", "remote_request_id", "remote_block_ids", "remote_host")
 EXPIRY_MARGIN_S = 5.0
 
@@ -68,7 +69,8 @@ class Proxy(BaseHTTPRequestHandler):
             self._relay(self._send(self.prefill, payload))
             return
         body = json.loads(payload)
-        conversation = body.pop("conversation_id", None)
+        named = body.pop("conversation_id", None)
+        conversation = named if self.path == CHAT else None
         if conversation is None and self.plain_to_decode:
             self._relay(self._send(self.decode, json.dumps(body).encode()))
             return

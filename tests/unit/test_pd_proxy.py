@@ -90,11 +90,13 @@ class Proxied:
         module.Proxy.plain_to_decode = plain_to_decode
         self.serving = Serving(module.Proxy)
 
-    def ask(self, conversation: str | None = None, **fields: Any) -> str:
+    def ask(
+        self, conversation: str | None = None, route: str = "chat/completions", **fields: Any
+    ) -> str:
         body = {"model": "m", "messages": [], **fields}
         if conversation:
             body["conversation_id"] = conversation
-        url = f"{self.serving.url}/v1/chat/completions"
+        url = f"{self.serving.url}/v1/{route}"
         return httpx2.post(url, json=body, trust_env=False).text
 
     def given_back(self) -> list[Any]:
@@ -147,6 +149,13 @@ def test_a_conversations_stream_is_its_whole_answer_in_one_piece(proxied: Proxie
     assert "stream" not in proxied.decode.got[0]
     assert "stream_options" not in proxied.decode.got[0]
     assert "usage" not in proxied.ask("a", stream=True)
+
+
+def test_only_a_chat_has_a_conversation(proxied: Proxied) -> None:
+    for _ in range(2):
+        proxied.ask("a", route="completions", stream=True)
+    assert proxied.given_back() == [None, None]
+    assert all("conversation_id" not in body for body in proxied.prefill.got + proxied.decode.got)
 
 
 def test_an_expired_handle_is_not_given_back() -> None:
