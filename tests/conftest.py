@@ -14,6 +14,7 @@ from langchain_openai import ChatOpenAI
 from openai import DefaultAsyncHttpxClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from langgraph_shadow.server.cluster import Replicas
 from langgraph_shadow.server.local import LocalServer
 from langgraph_shadow.server.metrics import ServerMetrics, fetch_metrics
 
@@ -69,16 +70,15 @@ def vllm_server() -> Iterator[VllmServer]:
         yield VllmServer(server.root_url, server.model)
 
 
-@pytest.fixture
-def llm(vllm_server: VllmServer) -> ChatOpenAI:
-    """An orchestrator's model on that server.
+def model_at(server: VllmServer | LocalServer | Replicas) -> ChatOpenAI:
+    """An orchestrator's model on a server.
 
     It has an HTTP client of its own: the default one is shared by all models of the process, and
     breaks in the second test's event loop (facts/langgraph.md, "Cross-loop").
     """
     return ChatOpenAI(
-        base_url=vllm_server.base_url,
-        model=vllm_server.model,
+        base_url=server.base_url,
+        model=server.model,
         api_key="x",
         temperature=0,
         max_tokens=16,
@@ -86,3 +86,9 @@ def llm(vllm_server: VllmServer) -> ChatOpenAI:
         use_responses_api=False,
         http_async_client=DefaultAsyncHttpxClient(),
     )
+
+
+@pytest.fixture
+def llm(vllm_server: VllmServer) -> ChatOpenAI:
+    """An orchestrator's model on the session's server."""
+    return model_at(vllm_server)

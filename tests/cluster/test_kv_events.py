@@ -11,14 +11,13 @@ from uuid import uuid4
 import httpx2
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_openai import ChatOpenAI
-from openai import DefaultAsyncHttpxClient
 
 from langgraph_shadow import Shadow, user_update
 from langgraph_shadow.runner.kv_events import KVEvents, Residency
 from langgraph_shadow.server.local import LocalServer
 from tests.agents import hand_built
 from tests.cluster.conftest import SMALL, need
+from tests.conftest import model_at
 
 BLOCKS = 48
 BLOCK_SIZE = 32
@@ -111,16 +110,7 @@ class Forgets(BaseCallbackHandler):
 
 
 async def test_a_branch_whose_prefix_was_evicted_is_shed(speaking: Speaking) -> None:
-    llm = ChatOpenAI(
-        base_url=speaking.server.base_url,
-        model="m",
-        api_key="x",
-        temperature=0,
-        max_tokens=16,
-        stream_usage=True,
-        use_responses_api=False,
-        http_async_client=DefaultAsyncHttpxClient(),
-    )
+    llm = model_at(speaking.server)
     # under `gap` a branch leaves after the answer, here to a server that has forgotten its trunk
     limits: dict[str, Any] = {"launch": "gap", "max_kv_usage": None, "late": "deliver"}
     shadow = Shadow(llm, branches=[user_update()], kv_events=speaking.endpoint, **limits)

@@ -7,8 +7,6 @@ from typing import Any
 
 import httpx2
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_openai import ChatOpenAI
-from openai import DefaultAsyncHttpxClient
 
 from langgraph_shadow import Affinity, Shadow, user_update
 from langgraph_shadow.bench import router
@@ -16,6 +14,7 @@ from langgraph_shadow.server.cluster import Replicas
 from langgraph_shadow.server.local import LocalServer
 from langgraph_shadow.server.metrics import fetch_metrics
 from tests.agents import hand_built
+from tests.conftest import model_at
 
 SHARE = 0.99
 THREADS = 9
@@ -59,16 +58,7 @@ class KillsAfter(BaseCallbackHandler):
 
 
 async def test_a_replica_that_dies_costs_a_miss_and_nothing_else(replicas: Replicas) -> None:
-    llm = ChatOpenAI(
-        base_url=replicas.base_url,
-        model=replicas.model,
-        api_key="x",
-        temperature=0,
-        max_tokens=16,
-        stream_usage=True,
-        use_responses_api=False,
-        http_async_client=DefaultAsyncHttpxClient(),
-    )
+    llm = model_at(replicas)
     affinity = Affinity.for_router("vllm-router")
     # under `gap` a branch leaves after the answer: here to a replica that never saw its trunk
     shadow = Shadow(llm, branches=[user_update()], affinity=affinity, launch="gap", late="deliver")
@@ -104,16 +94,7 @@ async def test_the_router_speaks_of_the_servers(replicas: Replicas) -> None:
 
 
 async def test_the_router_knows_parents_and_children(replicas: Replicas) -> None:
-    llm = ChatOpenAI(
-        base_url=replicas.base_url,
-        model=replicas.model,
-        api_key="x",
-        temperature=0,
-        max_tokens=16,
-        stream_usage=True,
-        use_responses_api=False,
-        http_async_client=DefaultAsyncHttpxClient(),
-    )
+    llm = model_at(replicas)
     affinity = Affinity.for_router("vllm-router", hints=True)
     shadow = Shadow(llm, branches=[user_update()], affinity=affinity, guard="reject")
     graph = hand_built(shadow.watch(llm), batches=2).compile()

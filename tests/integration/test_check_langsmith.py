@@ -74,7 +74,8 @@ def test_exactly_the_planted_clock_is_found(
     lines: bool,
     priced: bool,
 ) -> None:
-    shadow = Shadow(llm, branches=[user_update()], guard="off")
+    # under `gap` no branch computes a prompt before the orchestrator, whose hits are judged here
+    shadow = Shadow(llm, branches=[user_update()], guard="off", launch="gap", late="deliver")
     traced(shadow.watch(llm), endpoint, "steady", lambda: SYSTEM)
     traced(shadow.watch(llm), endpoint, "ticking", a_clock_that_ticks_before_call(2))
     assert shadow.drain_sync(timeout=60)
