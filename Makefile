@@ -29,9 +29,8 @@ install: $(STAMP) ## Build .venv with everything a developer needs, the local se
 demo: $(STAMP) ## Run the research agent with its shadow on a local vLLM server.
 	$(BIN)/langgraph-shadow demo
 
-test: $(STAMP) ## Run all tests, those on real servers included.
+test: $(STAMP) ## Run all tests on one machine's real server; `make test-cluster` has the rest.
 	$(BIN)/python -m pytest $(TESTS)
-	$(BIN)/python -m pytest tests/cluster
 
 test-cluster: $(STAMP) ## Run the tests on several servers; they want two cores.
 	$(BIN)/python -m pytest tests/cluster
