@@ -30,8 +30,8 @@ def numbers(folder: Path = RESULTS) -> str:
     repeats = min(row["repeats"] for row in found["harm"]["rows"])
     return (
         f"{_where(found['harm'])}\n\n| what | measured |\n|---|---|\n{table}\n\n"
-        f"Runs behind a wall time, at least: {repeats}. Two such runs differed by 0.04 in the "
-        "median, by 0.16 at most.\n"
+        f"Runs behind a wall time, at least: {repeats}. How far two such runs differ is in "
+        "[benchmarks](docs/benchmarks.md).\n"
     )
 
 

@@ -97,7 +97,7 @@ class Proxy(BaseHTTPRequestHandler):
             second = {k: v for k, v in second.items() if k not in ("stream", "stream_options")}
         answer = self._send(self.decode, json.dumps(second).encode())
         whole = answer.read() if conversation is not None else b""
-        timing = json.loads(whole).get("metrics") if whole and answer.status == 200 else None
+        said = json.loads(whole) if whole and answer.status == 200 else {}
         report = {
             "conversation": conversation,
             "handle": handle is not None,
@@ -106,15 +106,16 @@ class Proxy(BaseHTTPRequestHandler):
             "prefill_cached": details.get("cached_tokens"),
             "prefill_ms": round((prefilled - began) * 1e3, 1),
             # with --enable-per-request-metrics on the decode server
-            "decode_first_token_ms": (timing or {}).get("time_to_first_token_ms"),
+            "decode_first_token_ms": (said.get("metrics") or {}).get("time_to_first_token_ms"),
         }
         print(json.dumps(report), flush=True)
         if conversation is None:
             self._relay(answer)
             return
-        self.handles.keep(conversation, handle_in(whole))  # before the client can ask again
-        if body.get("stream") and answer.status == 200:
-            self._stream(as_chunks(json.loads(whole), body.get("stream_options") or {}))
+        # before the client can ask again
+        self.handles.keep(conversation, said.get("kv_transfer_params"))
+        if said and body.get("stream"):
+            self._stream(as_chunks(said, body.get("stream_options") or {}))
         else:
             self._answer(answer.status, whole)
 
@@ -152,15 +153,6 @@ class Proxy(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
-
-
-def handle_in(content: bytes) -> dict[str, Any] | None:
-    """The handle of the decode server's blocks, in an answer."""
-    try:
-        found = json.loads(content).get("kv_transfer_params")
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def as_chunks(answer: dict[str, Any], options: dict[str, Any]) -> Iterator[bytes]:

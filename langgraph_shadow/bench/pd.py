@@ -170,9 +170,7 @@ def front_of(pair: PrefillDecode, proxy: Path, *flags: str) -> Iterator[Front]:
         remedy = "Name one with --proxy; the project's is examples/pd_proxy.py."
         raise ServerConfigError(problem, url="pd", remedy=remedy)
     port = free_port()
-    where = ("--prefill", pair.prefill.root_url, "--decode", pair.decode.root_url)
-    ttl = ("--ttl", str(pair.transfer.decoder_kv_blocks_ttl))
-    command = [sys.executable, str(proxy), *where, "--port", str(port), *ttl, *flags]
+    command = [sys.executable, str(proxy), *pair.proxy_args, "--port", str(port), *flags]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "proxy.log"
         with Kept(command, log):

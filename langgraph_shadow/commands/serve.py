@@ -58,8 +58,7 @@ def serve(
         raise typer.BadParameter(msg)
     if pd:
         pair = PrefillDecode(model, port=port, extra_args=ctx.args, progress=progress)
-        where = f"--prefill {pair.prefill.root_url} --decode {pair.decode.root_url}"
-        proxy = f"{where} --ttl {pair.transfer.decoder_kv_blocks_ttl}"
+        proxy = " ".join(pair.proxy_args)
         parts = {"prefill": pair.prefill, "decode": pair.decode}
         lines = [*_where(parts), f"router log={pair.router.log_path}", str(pair.transfer)]
         _run(pair, pair, [*lines, f"for KV return: python examples/pd_proxy.py {proxy}"])

@@ -162,6 +162,12 @@ class PrefillDecode:
         return self.decode.model
 
     @property
+    def proxy_args(self) -> tuple[str, ...]:
+        """What a conversation proxy must be told of the pair."""
+        where = ("--prefill", self.prefill.root_url, "--decode", self.decode.root_url)
+        return (*where, "--ttl", str(self.transfer.decoder_kv_blocks_ttl))
+
+    @property
     def running(self) -> bool:
         """Whether all three are running."""
         return self.router.running and self.prefill.running and self.decode.running
