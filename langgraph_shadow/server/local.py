@@ -23,6 +23,7 @@ from langgraph_shadow.server.models import (
     check_packages,
     model_folder,
 )
+from langgraph_shadow.server.pinning import pin_children
 from langgraph_shadow.server.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -51,6 +52,13 @@ DEFAULT_ENV = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
+"""Environment that makes vLLM run the model in its engine's own process, on one core.
+
+On a CPU it would have a process of its own, which waits for the engine by spinning: on two cores
+whoever shares the other one with the engine stands still, for as long as tokens are generated."""
+
+_CORES = "VLLM_CPU_OMP_THREADS_BIND"
 
 _POLL_S = 0.25
 _ERROR_LINE = re.compile(r"(?:^|\] +)[\w.]*(?:Error|Exception): |: error: ")
@@ -93,9 +101,9 @@ class LocalServer:
             model: `smollm2`, `tiny` (random weights, for tests) or a model folder.
             port: Loopback port; a free one when not given.
             served_model_name: Name for requests; the model's or the folder's name when not given.
-            cpus: Cores for vLLM's threads, such as `0` or `0-3`. One core when not given, and
-                another one for each server this process starts: on a small machine one thread
-                decodes fastest, and two servers on one core starve each other (facts/vllm.md).
+            cpus: Cores for the model, such as `0` or `0-3`. One core when not given, and another
+                one for each server this process starts: on a small machine one thread decodes
+                fastest, and two servers on one core starve each other (facts/vllm.md).
             extra_args: vLLM flags; they win over the defaults.
             env: Environment variables; they win over the defaults.
             start_timeout: Seconds until a server that is not ready counts as failed.
@@ -104,9 +112,12 @@ class LocalServer:
         self._source = str(model)
         self._name = served_model_name or Path(model).name
         self._extra_args = tuple(extra_args)
-        self._env = {**os.environ, **DEFAULT_ENV, **(env or {})}
-        if cpus or "VLLM_CPU_OMP_THREADS_BIND" not in self._env:
-            self._env["VLLM_CPU_OMP_THREADS_BIND"] = cpus or _one_core()
+        given = {**os.environ, **DEFAULT_ENV, **(env or {})}
+        cores = cpus or given.get(_CORES) or _one_core()
+        pinned = sys.platform == "linux" and cores.isdecimal()
+        self._core = int(cores) if pinned else None
+        one = ONE_PROCESS if pinned else {}
+        self._env = {**given, **one, **(env or {}), _CORES: cores}
         self._start_timeout = start_timeout
         self._progress = progress
         self._kept: Kept | None = None
@@ -128,17 +139,20 @@ class LocalServer:
         """Starts vLLM and returns when it answers.
 
         Raises:
-            ServerConfigError: A package is missing or broken, the port is taken, the model is no
-                folder, or vLLM ended or was not ready in time; the log file is named.
+            ServerConfigError: A package is missing or broken, the port is taken, there is no such
+                core, the model is no folder, or vLLM ended or was not ready in time; the log file
+                is named.
         """
         begun = time.monotonic()
         try:
             check_packages()
             require_free(self.port)
+            self._check_core()
             self._progress("building the model folder", 0.0)
             folder = _folder(self._source)
             self._launch(folder)
             self._wait_until_ready(begun)
+            self.pin()
         except BaseException:  # Ctrl-C included: a half-started server must not stay behind
             self._progress("failed", time.monotonic() - begun)
             self.stop()
@@ -157,10 +171,21 @@ class LocalServer:
         if kept is not None:
             kept.kill()
 
+    def pin(self) -> None:
+        """Moves the model to its core, where it has one; done at the start."""
+        if self._core is not None:
+            pin_children(self.pid, self._core)
+
     @property
     def running(self) -> bool:
         """Whether vLLM was started and has not ended."""
         return self._kept is not None and self._kept.running
+
+    def _check_core(self) -> None:
+        if self._core is not None and self._core not in (known := os.sched_getaffinity(0)):
+            problem = f"This process may not use core {self._core}"
+            remedy = f"Choose from {', '.join(map(str, sorted(known)))}, or leave it out."
+            raise ServerConfigError(problem, url=self.root_url, remedy=remedy)
 
     def _launch(self, folder: Path) -> None:
         # The last flag wins: the caller's over the defaults, and ours where the URL depends on it.

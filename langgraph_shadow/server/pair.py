@@ -19,18 +19,10 @@ from langgraph_shadow.server.cluster import (
 )
 from langgraph_shadow.server.local import HOST, LocalServer, free_port
 from langgraph_shadow.server.models import LOCAL_SERVER
-from langgraph_shadow.server.pinning import pin
 from langgraph_shadow.server.progress import Progress, silent
 from langgraph_shadow.server.router import RouterProcess, check_router
 
 INSTALL_NIXL = "Run: pip install --no-deps nixl==1.5.2 nixl-cu12==1.5.1 (no CUDA is needed)"
-
-ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
-"""Environment that makes vLLM run the model in its engine's own process, on one core.
-
-On a CPU it would have a process of its own, which waits for the engine by spinning. While blocks
-are kept the engine steps every millisecond, so the spinning never ends, and beside NIXL's thread,
-which always spins, the engine runs so rarely that a turn takes half a minute on two cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +108,6 @@ class PrefillDecode:
         self._env = env or {}
         self.transfer = transfer or Transfer()
         cores = cores_of_servers()
-        self._cores = cores[0], cores[1 % len(cores)]
 
         def server(index: int, role: str, flags: Sequence[str]) -> LocalServer:
             channel = {
@@ -127,9 +118,9 @@ class PrefillDecode:
             return LocalServer(
                 model,
                 served_model_name=served_model_name,
-                cpus=self._cores[index],
+                cpus=cores[index % len(cores)],
                 extra_args=[*config, *flags, *extra_args],
-                env={**channel, **ONE_PROCESS, **(env or {})},
+                env={**channel, **(env or {})},
             )
 
         self.prefill = server(
@@ -184,8 +175,8 @@ class PrefillDecode:
         check_machine(self._source, 2, self._env)
         try:
             start_servers(self._source, (self.prefill, self.decode), self._progress)
-            for server, core in zip((self.prefill, self.decode), self._cores, strict=True):
-                pin(server.pid, core)  # NIXL's connector has moved both models to the last core
+            for server in (self.prefill, self.decode):
+                server.pin()  # NIXL's connector has moved both models to the last core
             self.router.start()
         except BaseException:
             self.stop()

@@ -1,4 +1,4 @@
-"""Keeps a running server on one core, wherever it has put its own threads."""
+"""Keeps a running server's engine on one core, wherever it has put its own threads."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from pathlib import Path
 _PROC = Path("/proc")
 
 
-def pin(pid: int, core: str) -> None:
-    """Moves every thread of a process and of its children to a core; new ones stay there too.
-
-    Args:
-        pid: The process.
-        core: The core's number; nothing is done where it is none (`auto`).
-    """
-    if not core.isdecimal():
-        return
+def pin_children(pid: int, core: int) -> None:
+    """Moves every thread of a process's children to a core; new ones stay there too."""
     for thread in list(threads(pid)):
         with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-            os.sched_setaffinity(thread, {int(core)})
+            os.sched_setaffinity(thread, {core})
 
 
 def threads(pid: int) -> Iterator[int]:
-    """The threads of a process and of its children."""
+    """The threads of a process's children, and of theirs."""
+    for task in _tasks(pid):
+        for child in _children(task):
+            yield from (int(thread.name) for thread in _tasks(child))
+            yield from threads(child)
+
+
+def _tasks(pid: int) -> list[Path]:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in (_PROC / str(pid) / "task").iterdir():
-            yield int(task.name)
-            for child in (task / "children").read_text(encoding="utf-8").split():
-                yield from threads(int(child))
+        return list((_PROC / str(pid) / "task").iterdir())
+    return []
+
+
+def _children(task: Path) -> list[int]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return [int(child) for child in (task / "children").read_text(encoding="utf-8").split()]
+    return []

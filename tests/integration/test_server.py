@@ -89,6 +89,10 @@ def test_serve_passes_flags_on_and_nothing_outlives_its_kill() -> None:
     assert fetch_metrics(root_url).block_size == 64, "the caller's flag wins over the default"
     processes = psutil.Process(owner.pid).children(recursive=True)
     assert len(processes) >= 3, "keeper, API server and engine"
+    engines = [process for process in processes if process.name().startswith("VLLM::")]
+    assert [engine.name()[:12] for engine in engines] == ["VLLM::Engine"], "no worker that spins"
+    if sys.platform == "linux":
+        assert len(engines[0].cpu_affinity()) == 1
 
     owner.kill()
     owner.wait()

@@ -164,6 +164,18 @@ def test_two_servers_get_two_cores(folder: Path) -> None:
     assert LocalServer(folder, env={variable: "auto"})._env[variable] == "auto"
 
 
+def test_on_one_core_the_model_has_no_process_of_its_own(folder: Path) -> None:
+    variable = "VLLM_ENABLE_V1_MULTIPROCESSING"
+    assert LocalServer(folder, cpus="0")._env[variable] == "0"
+    assert LocalServer(folder, cpus="0", env={variable: "1"})._env[variable] == "1"
+    assert variable not in LocalServer(folder, cpus="0-1")._env
+
+
+def test_a_core_that_is_not_there_is_refused_before_the_start(folder: Path) -> None:
+    with pytest.raises(ServerConfigError, match=r"may not use core 4096.*Choose from "):
+        LocalServer(folder, cpus="4096").start()
+
+
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "find_spec", lambda name: None if name == "vllm" else object())
     monkeypatch.setattr(models, "_imports", lambda _: True)
