@@ -70,7 +70,12 @@ def vllm_server() -> Iterator[VllmServer]:
         yield VllmServer(server.root_url, server.model)
 
 
-def model_at(server: VllmServer | LocalServer | Replicas) -> ChatOpenAI:
+def model_at(
+    server: VllmServer | LocalServer | Replicas,
+    *,
+    transport: httpx2.AsyncBaseTransport | None = None,
+    max_retries: int = 2,
+) -> ChatOpenAI:
     """An orchestrator's model on a server.
 
     It has an HTTP client of its own: the default one is shared by all models of the process, and
@@ -82,9 +87,10 @@ def model_at(server: VllmServer | LocalServer | Replicas) -> ChatOpenAI:
         api_key="x",
         temperature=0,
         max_tokens=16,
+        max_retries=max_retries,
         stream_usage=True,
         use_responses_api=False,
-        http_async_client=DefaultAsyncHttpxClient(),
+        http_async_client=DefaultAsyncHttpxClient(transport=transport),
     )
 
 

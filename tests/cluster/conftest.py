@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from langgraph_shadow.errors import ServerConfigError
@@ -35,8 +37,9 @@ def need(*modules: str, servers: int = 2) -> None:
 @pytest.fixture(scope="session")
 def _replicas() -> Iterator[Replicas]:
     need("vllm_router")
-    scheduling = ["--enable-program-scheduling"]
-    with Replicas("tiny", served_model_name="m", env=SMALL, router_args=scheduling) as cluster:
+    # a replica that a test has killed and started again must not stay shut out for the next test
+    flags = ["--enable-program-scheduling", "--cb-timeout-duration-secs", "2"]
+    with Replicas("tiny", served_model_name="m", env=SMALL, router_args=flags) as cluster:
         yield cluster
 
 
@@ -46,4 +49,16 @@ def replicas(_replicas: Replicas) -> Replicas:
     for server in _replicas.servers:
         if not server.running:
             server.start()
+    wait_for_healthy(_replicas, len(_replicas.servers))
     return _replicas
+
+
+def wait_for_healthy(replicas: Replicas, count: int) -> None:
+    """Wait until the router knows of so many servers that are well: it asks every two seconds."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        told = httpx2.get(f"{replicas.root_url}/readiness", trust_env=False).json()
+        if told["healthy_workers"] == count:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"after a minute the router says: {told}")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import httpx2
-from langchain_core.callbacks import BaseCallbackHandler
+import pytest
+from langgraph.graph import MessagesState
+from langgraph.prebuilt import ToolNode
 
 from langgraph_shadow import Affinity, Shadow, user_update
 from langgraph_shadow.bench import router
 from langgraph_shadow.server.cluster import Replicas
 from langgraph_shadow.server.local import LocalServer
 from langgraph_shadow.server.metrics import fetch_metrics
-from tests.agents import hand_built
+from tests.agents import TOOLS, hand_built
+from tests.cluster.conftest import wait_for_healthy
 from tests.conftest import model_at
 
 SHARE = 0.99
@@ -37,49 +41,78 @@ async def test_affinity_finds_what_one_server_holds(replicas: Replicas) -> None:
         assert arms[name]["branch_cached"] < arms["affinity"]["branch_cached"]
 
 
-class KillsAfter(BaseCallbackHandler):
-    """Kills the server that has worked most, right after the second answer."""
+class Kills(httpx2.AsyncHTTPTransport):
+    """Kills the server that has worked once the second answer is here, before anybody reads it."""
 
-    run_inline = True
-
-    def __init__(self, servers: list[LocalServer]) -> None:
-        self.servers = servers
-        self.before = [fetch_metrics(s.root_url).requests_finished for s in servers]
+    def __init__(self, replicas: Replicas, *, until_noticed: bool) -> None:
+        super().__init__()
+        self.replicas = replicas
+        self.until_noticed = until_noticed
+        self.before = self.finished()
         self.answers = 0
         self.killed: LocalServer | None = None
 
-    def on_llm_end(self, *_: Any, **__: Any) -> None:
-        self.answers += 1
-        if self.answers == 2:
-            done = [fetch_metrics(s.root_url).requests_finished for s in self.servers]
-            busy = max(range(len(done)), key=lambda i: done[i] - self.before[i])
-            self.killed = self.servers[busy]
-            self.killed.kill()
+    def finished(self) -> list[int]:
+        return [fetch_metrics(s.root_url).requests_finished for s in self.replicas.servers]
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        self.answers += response.is_success
+        if self.answers == 2 and self.killed is None:
+            body = await response.aread()
+            self.kill()
+            kind = {"content-type": response.headers["content-type"]}
+            return httpx2.Response(200, headers=kind, content=body)
+        return response
+
+    def kill(self) -> None:
+        done = [0]
+        while sum(done) < 2:  # a request is counted after its answer is out
+            done = [now - was for now, was in zip(self.finished(), self.before, strict=True)]
+        assert sorted(done) == [0, 2]
+        self.killed = self.replicas.servers[done.index(2)]
+        self.killed.kill()
+        if self.until_noticed:
+            wait_for_healthy(self.replicas, 1)
 
 
-async def test_a_replica_that_dies_costs_a_miss_and_nothing_else(replicas: Replicas) -> None:
-    llm = model_at(replicas)
+@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "at once"])
+async def test_a_replica_that_dies_costs_a_miss_and_nothing_else(
+    replicas: Replicas, noticed: bool
+) -> None:
+    """A branch that leaves before the router has noticed may get an error; its row says so."""
+    kills = Kills(replicas, until_noticed=noticed)
+    llm = model_at(replicas, transport=kills, max_retries=8)  # the orchestrator's own way through
     affinity = Affinity.for_router("vllm-router")
     # under `gap` a branch leaves after the answer: here to a replica that never saw its trunk
     shadow = Shadow(llm, branches=[user_update()], affinity=affinity, launch="gap", late="deliver")
-    graph = hand_built(shadow.watch(llm), batches=3).compile()
-    killer = KillsAfter(replicas.servers)
-    question = {"messages": [("user", "How fast do glaciers retreat, and who measures them?")]}
-    config = {"configurable": {"thread_id": "t"}, "callbacks": [killer]}
-    async for _ in graph.astream(question, config, stream_mode=["messages", "custom"]):
-        pass
+    tools = ToolNode(TOOLS)
+
+    async def slow(state: MessagesState) -> Any:
+        """Slower than the branch: the next request would bring the survivor what it lacks."""
+        assert await shadow.drain(timeout=120)
+        return await tools.ainvoke(state)
+
+    graph = hand_built(shadow.watch(llm), batches=3, tools_node=slow).compile()
+    question: Any = {"messages": [("user", f"How fast do glaciers retreat? ({uuid4()})")]}
+    config: Any = {"configurable": {"thread_id": uuid4().hex}}
+    modes: Any = ["values", "messages"]
+    parts = [part async for part in graph.astream(question, config, stream_mode=modes)]
+    final = [state for mode, state in parts if mode == "values"][-1]
     assert await shadow.drain(timeout=120)
     await shadow.aclose()
 
-    assert killer.killed is not None
-    assert killer.answers == 4  # the run went on to its end
+    assert kills.killed is not None
+    assert [m.type for m in final["messages"]].count("ai") == 4  # the run went on to its end
     assert len(shadow.ledger) == 3
-    rows = sorted(shadow.ledger, key=lambda row: row.at)
-    first, *rest = rows
-    assert first.miss == "wrong replica or evicted", first
-    assert "missed (wrong replica or evicted)" in shadow.ledger.summary()
-    assert [row.verdict in ("update", "skip") for row in rest] == [True, True]
-    assert [row.predicted == row.cached for row in rest] == [True, True]
+    first, *rest = sorted(shadow.ledger, key=lambda row: row.at)
+    if noticed or first.verdict != "failed":
+        assert first.miss == "wrong replica or evicted", first
+        assert "missed (wrong replica or evicted)" in shadow.ledger.summary()
+    else:
+        assert "the server answered 50" in first.reason, first
+    assert [row.verdict in ("update", "skip") for row in rest] == [True, True], rest
+    assert [row.predicted == row.cached for row in rest] == [True, True], rest
 
 
 async def test_the_router_speaks_of_the_servers(replicas: Replicas) -> None:
