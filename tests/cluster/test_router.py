@@ -110,7 +110,7 @@ async def test_a_replica_that_dies_costs_a_miss_and_nothing_else(
         assert first.miss == "wrong replica or evicted", first
         assert "missed (wrong replica or evicted)" in shadow.ledger.summary()
     else:
-        assert "the server answered 50" in first.reason, first
+        assert "answered 50" in first.reason, first  # its request, or its /tokenize
     assert [row.verdict in ("update", "skip") for row in rest] == [True, True], rest
     assert [row.predicted == row.cached for row in rest] == [True, True], rest
 
