@@ -19,6 +19,7 @@ from langgraph_shadow.server.models import (
     check_packages,
     model_folder,
 )
+from langgraph_shadow.server.pinning import cores_of_servers
 from langgraph_shadow.server.progress import Progress, silent
 from langgraph_shadow.server.router import RouterProcess, check_router
 
@@ -181,13 +182,6 @@ def stop_servers(servers: Sequence[LocalServer]) -> None:
     """Ends servers beside each other."""
     with ThreadPoolExecutor(len(servers)) as pool:
         list(pool.map(LocalServer.stop, servers))
-
-
-def cores_of_servers() -> list[str]:
-    """Names of the cores that servers are pinned to, the last one first."""
-    if sys.platform != "linux":
-        return ["auto"]
-    return [str(core) for core in sorted(os.sched_getaffinity(0), reverse=True)]
 
 
 def _free_memory() -> float | None:

@@ -23,7 +23,7 @@ from langgraph_shadow.server.models import (
     check_packages,
     model_folder,
 )
-from langgraph_shadow.server.pinning import pin_children
+from langgraph_shadow.server.pinning import cores_of_servers, pin_children
 from langgraph_shadow.server.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -112,12 +112,12 @@ class LocalServer:
         self._source = str(model)
         self._name = served_model_name or Path(model).name
         self._extra_args = tuple(extra_args)
-        given = {**os.environ, **DEFAULT_ENV, **(env or {})}
-        cores = cpus or given.get(_CORES) or _one_core()
+        env = env or {}
+        cores = cpus or env.get(_CORES) or os.environ.get(_CORES) or _one_core()
         pinned = sys.platform == "linux" and cores.isdecimal()
         self._core = int(cores) if pinned else None
         one = ONE_PROCESS if pinned else {}
-        self._env = {**given, **one, **(env or {}), _CORES: cores}
+        self._env = {**os.environ, **DEFAULT_ENV, **one, **env, _CORES: cores}
         self._start_timeout = start_timeout
         self._progress = progress
         self._kept: Kept | None = None
@@ -152,7 +152,8 @@ class LocalServer:
             folder = _folder(self._source)
             self._launch(folder)
             self._wait_until_ready(begun)
-            self.pin()
+            if self._core is not None:  # only now: NIXL's connector has moved it meanwhile
+                pin_children(self.pid, self._core)
         except BaseException:  # Ctrl-C included: a half-started server must not stay behind
             self._progress("failed", time.monotonic() - begun)
             self.stop()
@@ -171,20 +172,16 @@ class LocalServer:
         if kept is not None:
             kept.kill()
 
-    def pin(self) -> None:
-        """Moves the model to its core, where it has one; done at the start."""
-        if self._core is not None:
-            pin_children(self.pid, self._core)
-
     @property
     def running(self) -> bool:
         """Whether vLLM was started and has not ended."""
         return self._kept is not None and self._kept.running
 
     def _check_core(self) -> None:
-        if self._core is not None and self._core not in (known := os.sched_getaffinity(0)):
+        known = cores_of_servers()
+        if self._core is not None and str(self._core) not in known:
             problem = f"This process may not use core {self._core}"
-            remedy = f"Choose from {', '.join(map(str, sorted(known)))}, or leave it out."
+            remedy = f"Choose from {', '.join(known)}, or leave it out."
             raise ServerConfigError(problem, url=self.root_url, remedy=remedy)
 
     def _launch(self, folder: Path) -> None:
@@ -242,10 +239,8 @@ def _folder(model: str) -> Path:
 
 
 def _one_core() -> str:
-    if sys.platform != "linux":
-        return "auto"
-    cores = sorted(os.sched_getaffinity(0), reverse=True)
-    return str(cores[next(_started) % len(cores)])
+    cores = cores_of_servers()
+    return cores[next(_started) % len(cores)]
 
 
 def free_port() -> int:

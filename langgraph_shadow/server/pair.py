@@ -13,12 +13,12 @@ from typing import Any, Self
 from langgraph_shadow.errors import ServerConfigError
 from langgraph_shadow.server.cluster import (
     check_machine,
-    cores_of_servers,
     start_servers,
     stop_servers,
 )
 from langgraph_shadow.server.local import HOST, LocalServer, free_port
 from langgraph_shadow.server.models import LOCAL_SERVER
+from langgraph_shadow.server.pinning import cores_of_servers
 from langgraph_shadow.server.progress import Progress, silent
 from langgraph_shadow.server.router import RouterProcess, check_router
 
@@ -175,8 +175,6 @@ class PrefillDecode:
         check_machine(self._source, 2, self._env)
         try:
             start_servers(self._source, (self.prefill, self.decode), self._progress)
-            for server in (self.prefill, self.decode):
-                server.pin()  # NIXL's connector has moved both models to the last core
             self.router.start()
         except BaseException:
             self.stop()

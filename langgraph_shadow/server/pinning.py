@@ -1,13 +1,21 @@
-"""Keeps a running server's engine on one core, wherever it has put its own threads."""
+"""The cores that servers are pinned to, and keeping a running server's engine on one of them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 _PROC = Path("/proc")
+
+
+def cores_of_servers() -> list[str]:
+    """Names of the cores that servers are pinned to, the last one first."""
+    if sys.platform != "linux":
+        return ["auto"]
+    return [str(core) for core in sorted(os.sched_getaffinity(0), reverse=True)]
 
 
 def pin_children(pid: int, core: int) -> None:

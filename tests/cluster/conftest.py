@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from langgraph_shadow.server.cluster import Replicas, check_machine
 
 HERE = Path(__file__).parent
 SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+WAIT_S = 60.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,10 +56,16 @@ def replicas(_replicas: Replicas) -> Replicas:
 
 def wait_for_healthy(replicas: Replicas, count: int) -> None:
     """Wait until the router knows of so many servers that are well: it asks every two seconds."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        told = httpx2.get(f"{replicas.root_url}/readiness", trust_env=False).json()
-        if told["healthy_workers"] == count:
+    url = f"{replicas.root_url}/readiness"
+    until(lambda: httpx2.get(url, trust_env=False).json()["healthy_workers"] == count)
+
+
+def until(done: Callable[[], bool], again: Callable[[], object] = lambda: None) -> None:
+    """Wait for what a server tells; `again` is done for those that nobody heard yet."""
+    pause = threading.Event()
+    for _ in range(int(WAIT_S / 0.1)):
+        again()
+        if done():
             return
-        time.sleep(0.1)
-    pytest.fail(f"after a minute the router says: {told}")
+        pause.wait(0.1)
+    pytest.fail("the server never told")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -16,12 +15,11 @@ from langgraph_shadow import Shadow, user_update
 from langgraph_shadow.runner.kv_events import KVEvents, Residency
 from langgraph_shadow.server.local import LocalServer
 from tests.agents import hand_built
-from tests.cluster.conftest import SMALL, need
+from tests.cluster.conftest import SMALL, WAIT_S, need, until
 from tests.conftest import model_at
 
 BLOCKS = 48
 BLOCK_SIZE = 32
-WAIT_S = 60.0
 
 
 class Speaking:
@@ -55,17 +53,6 @@ def speaking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaking]:
     env = {**SMALL, "VLLM_SERVER_DEV_MODE": "1"}  # for /reset_prefix_cache
     with LocalServer("tiny", served_model_name="m", extra_args=flags + cache, env=env) as server:
         yield Speaking(server, endpoint)
-
-
-def until(done: Callable[[], bool], again: Callable[[], object] = lambda: None) -> None:
-    """Waits for what the events bring; `again` is done for those that nobody heard yet."""
-    pause = threading.Event()
-    for _ in range(int(WAIT_S / 0.1)):
-        again()
-        if done():
-            return
-        pause.wait(0.1)
-    pytest.fail("the server never told")
 
 
 def known(speaking: Speaking, residency: Residency) -> None:

@@ -17,7 +17,7 @@ from langgraph_shadow.server.cluster import Replicas
 from langgraph_shadow.server.local import LocalServer
 from langgraph_shadow.server.metrics import fetch_metrics
 from tests.agents import TOOLS, hand_built
-from tests.cluster.conftest import wait_for_healthy
+from tests.cluster.conftest import until, wait_for_healthy
 from tests.conftest import model_at
 
 SHARE = 0.99
@@ -52,6 +52,10 @@ class Kills(httpx2.AsyncHTTPTransport):
         self.answers = 0
         self.killed: LocalServer | None = None
 
+    def done(self) -> list[int]:
+        """What each server has finished since the start."""
+        return [now - was for now, was in zip(self.finished(), self.before, strict=True)]
+
     def finished(self) -> list[int]:
         return [fetch_metrics(s.root_url).requests_finished for s in self.replicas.servers]
 
@@ -66,9 +70,8 @@ class Kills(httpx2.AsyncHTTPTransport):
         return response
 
     def kill(self) -> None:
-        done = [0]
-        while sum(done) < 2:  # a request is counted after its answer is out
-            done = [now - was for now, was in zip(self.finished(), self.before, strict=True)]
+        until(lambda: sum(self.done()) >= 2)  # a request is counted after its answer is out
+        done = self.done()
         assert sorted(done) == [0, 2]
         self.killed = self.replicas.servers[done.index(2)]
         self.killed.kill()
